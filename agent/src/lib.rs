@@ -1,0 +1,1 @@
+//! The daemon on a node: disk and processes around the daemon machine.

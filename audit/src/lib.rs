@@ -1,0 +1,1 @@
+//! Replay: the log folded again and compared with the live tables.

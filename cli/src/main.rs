@@ -1,0 +1,2 @@
+//! The binary `command-ledger`.
+fn main() {}

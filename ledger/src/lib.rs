@@ -1,0 +1,1 @@
+//! The one append (group commit) and reading by position.

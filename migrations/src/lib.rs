@@ -1,0 +1,1 @@
+//! The SQL files and their embedded migrator.

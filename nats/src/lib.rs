@@ -1,0 +1,1 @@
+//! The log to JetStream, in order, and the wakes.

@@ -1,0 +1,1 @@
+//! Ids, kinds, events, frames, canonical bytes and both state machines; no I/O.

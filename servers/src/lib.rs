@@ -1,0 +1,1 @@
+//! Starts Postgres and NATS servers for development and tests.

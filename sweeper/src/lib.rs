@@ -1,0 +1,1 @@
+//! What time has decided, appended.
