@@ -1,1 +1,19 @@
-//! Ids, kinds, events, frames, canonical bytes and both state machines; no I/O.
+//! What both sides of a session, and the ledger itself, must agree on: ids, kinds, events, frames,
+//! canonical bytes, limits, and the state machines of the server and of the daemon.
+//!
+//! Nothing here awaits, opens, connects, asks the time or draws a random number; the manifest has
+//! no crate that could. So the same code runs in the service, in the replay and on every node.
+
+pub mod bytes;
+pub mod canonical;
+pub mod command;
+pub mod daemon;
+pub mod event;
+pub mod frame;
+pub mod id;
+pub mod kind;
+pub mod limits;
+pub mod node;
+pub mod refusal;
+pub mod session;
+pub mod time;

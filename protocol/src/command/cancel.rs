@@ -1,0 +1,39 @@
+//! Ask for a command to stop (SPEC A5, D12).
+
+use crate::event::{Body, CommandCancelRequested, Ending, Outcome};
+
+use super::{Command, State};
+
+/// The events of a cancel: a pending command ends at once, one in flight is asked to stop once,
+/// an ended one stays as it is.
+pub fn decide(command: &Command) -> Vec<Body> {
+    let requested = Body::CommandCancelRequested(CommandCancelRequested {
+        kind: command.queued.kind.clone(),
+        node_id: command.queued.node_id,
+        seq: command.queued.seq,
+    });
+    match command.state {
+        State::Pending { .. } => {
+            let end = Ending {
+                reason: None,
+                ..Ending::because(Outcome::Cancelled, "")
+            };
+            vec![requested, command.settled(end, None)]
+        }
+        State::Dispatched { .. } | State::Acked { .. } | State::Running { .. } => {
+            if command.cancel_requested_at.is_some() {
+                Vec::new()
+            } else {
+                vec![requested]
+            }
+        }
+        State::Settled(_) => Vec::new(),
+    }
+}
+
+/// The end of a command that waited for a node which was deleted (SPEC A11); those in flight
+/// keep their deadline.
+pub fn decide_node_deleted(command: &Command) -> Option<Body> {
+    matches!(command.state, State::Pending { .. })
+        .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-deleted"), None))
+}

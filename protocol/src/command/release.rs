@@ -1,0 +1,31 @@
+//! Release a held command once its batch is approved (SPEC P3).
+
+use crate::event::{Body, CommandReleased};
+use crate::refusal::Refusal;
+use crate::time::Timestamp;
+
+use super::{Command, State};
+
+/// The event that lets a held command go, or why not.
+pub fn decide(command: &Command, now: Timestamp) -> Result<Body, Refusal> {
+    match command.state {
+        State::Pending { held: true, .. } if now > command.queued.not_after => {
+            Err(Refusal::PastDeadline {
+                not_after: command.queued.not_after,
+            })
+        }
+        State::Pending { held: true, .. } => Ok(Body::CommandReleased(CommandReleased {
+            kind: command.queued.kind.clone(),
+            node_id: command.queued.node_id,
+            not_before: now,
+            seq: command.queued.seq,
+        })),
+        State::Pending { held: false, .. } => Err(Refusal::NotHeld),
+        State::Dispatched { .. }
+        | State::Acked { .. }
+        | State::Running { .. }
+        | State::Settled(_) => Err(Refusal::NotPending {
+            state: command.state_name(),
+        }),
+    }
+}

@@ -1,0 +1,145 @@
+//! The node's word on a command (SPEC section 2, S1–S4, D13).
+//!
+//! Reports may come late, twice, out of order or not at all: what is already known is no event,
+//! and the first end stands.
+
+use crate::canonical;
+use crate::event::{
+    Body, CommandAcked, CommandLateResult, CommandReturned, CommandRunning, Ending, Outcome,
+};
+use crate::frame::{Update, UpdateState};
+use crate::limits;
+use crate::node::Node;
+use crate::refusal::Refusal;
+use crate::time::Timestamp;
+
+use super::{Command, State};
+
+/// The events that a report makes (none when it says nothing new), or why it is refused.
+/// `retry_at` is when a busy node is asked again.
+pub fn decide(
+    command: &Command,
+    node: &Node,
+    epoch: u64,
+    update: &Update,
+    retry_at: Timestamp,
+) -> Result<Option<Body>, Refusal> {
+    node.check_epoch(epoch)?;
+    if command.attempts == 0 {
+        return Err(Refusal::NeverDispatched);
+    }
+    check_bounds(update)?;
+    let kind = command.queued.kind.clone();
+    let (node_id, seq) = (command.queued.node_id, command.queued.seq);
+    let outcome = match update.state {
+        UpdateState::Busy => {
+            let returned = matches!(command.state, State::Dispatched { .. }).then(|| {
+                let reason = "busy".to_owned();
+                Body::CommandReturned(CommandReturned {
+                    epoch,
+                    kind,
+                    node_id,
+                    reason,
+                    retry_at,
+                    seq,
+                })
+            });
+            return Ok(returned);
+        }
+        UpdateState::Acked => {
+            let news = matches!(
+                command.state,
+                State::Pending { .. } | State::Dispatched { .. }
+            );
+            let acked = CommandAcked {
+                epoch,
+                kind,
+                node_id,
+                seq,
+            };
+            return Ok(news.then_some(Body::CommandAcked(acked)));
+        }
+        UpdateState::Running => {
+            let news = matches!(
+                command.state,
+                State::Pending { .. } | State::Dispatched { .. } | State::Acked { .. }
+            );
+            let running = CommandRunning {
+                epoch,
+                kind,
+                node_id,
+                seq,
+            };
+            return Ok(news.then_some(Body::CommandRunning(running)));
+        }
+        UpdateState::Succeeded => Outcome::Succeeded,
+        UpdateState::Failed => Outcome::Failed,
+        UpdateState::Rejected => Outcome::Rejected,
+        UpdateState::Cancelled => Outcome::Cancelled,
+    };
+    let ending = Ending {
+        outcome,
+        reason: update.reason.clone(),
+        details: update.details.clone(),
+        result: update.result.clone(),
+        result_truncated: update.result_truncated.clone(),
+        node_sig: update.node_sig.clone(),
+    };
+    match &command.state {
+        State::Settled(settled) => {
+            let known = settled.end.epoch.is_some() && settled.end.ending() == ending;
+            let news = !known && settled.late.is_none();
+            let word = command.end(ending, Some(epoch));
+            Ok(news.then_some(Body::CommandLateResult(CommandLateResult(word))))
+        }
+        State::Pending { .. }
+        | State::Dispatched { .. }
+        | State::Acked { .. }
+        | State::Running { .. } => Ok(Some(command.settled(ending, Some(epoch)))),
+    }
+}
+
+/// Bounds of what a node may say; checked before the ledger takes its word.
+pub fn check_bounds(update: &Update) -> Result<(), Refusal> {
+    let invalid = |field, problem: String| Err(Refusal::Invalid { field, problem });
+    if update
+        .reason
+        .as_ref()
+        .is_some_and(|reason| reason.len() > limits::REASON_BYTES_MAX)
+    {
+        return invalid(
+            "reason",
+            format!("must have at most {} bytes", limits::REASON_BYTES_MAX),
+        );
+    }
+    for (field, bytes, max) in [
+        ("result", &update.result, limits::RESULT_BYTES_MAX),
+        ("details", &update.details, limits::DETAILS_BYTES_MAX),
+    ] {
+        let Some(bytes) = bytes else { continue };
+        if bytes.len() > max {
+            return invalid(
+                field,
+                format!("has {} bytes; the limit is {max}", bytes.len()),
+            );
+        }
+        if let Err(error) = canonical::check(bytes) {
+            return invalid(field, format!("must be canonical MessagePack: {error}"));
+        }
+    }
+    if update
+        .node_sig
+        .as_ref()
+        .is_some_and(|signature| signature.len() != 64)
+    {
+        return invalid("nodeSig", "must have 64 bytes".to_owned());
+    }
+    if update
+        .result_truncated
+        .as_ref()
+        .is_some_and(|cut| cut.sha256.len() != 64)
+    {
+        return invalid("resultTruncated", "must name a SHA-256 in hex".to_owned());
+    }
+    Ok(())
+}

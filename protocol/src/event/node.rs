@@ -1,0 +1,103 @@
+//! Bodies of the events in a node's life; fields stand in the order of their wire names.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::JournalId;
+use crate::kind::Role;
+use crate::time::Timestamp;
+
+/// For serde: leaves out a flag that is not set.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+pub(super) fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
+/// A node joined the fleet's books.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRegistered {
+    /// Labels that operators select by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Name that people know it by.
+    pub name: String,
+    /// What its agent is.
+    pub role: Role,
+}
+
+/// A node's session opened; its epoch is higher than any before (SPEC D2).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeSessionOpened {
+    /// Version of the agent.
+    pub agent_version: String,
+    /// Desired-state generation that the node has applied.
+    pub applied_generation: u64,
+    /// The machine's boot id.
+    pub boot_id: String,
+    /// Epoch of the session.
+    pub epoch: u64,
+    /// Name of the gateway that holds it.
+    pub gateway: String,
+    /// The life of the daemon's journal.
+    pub journal_id: JournalId,
+    /// The role that the daemon has now.
+    pub role: Role,
+    /// Highest `seq` that the journal has seen, when the ledger knew less (SPEC L11).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seq_lifted: Option<u64>,
+}
+
+/// A node's session ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSessionClosed {
+    /// Epoch of the session.
+    pub epoch: u64,
+    /// Why it ended.
+    pub reason: String,
+}
+
+/// A node was given a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeCertified {
+    /// Kinds that the identity may run; all when absent (SPEC D11).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub allowed_kinds: Option<Vec<String>>,
+    /// SHA-256 of the certificate's DER, in hex.
+    pub fingerprint: String,
+    /// End of validity.
+    pub not_after: Timestamp,
+    /// Start of validity.
+    pub not_before: Timestamp,
+    /// The node's Ed25519 public key, 32 bytes.
+    #[serde(with = "crate::bytes")]
+    pub public_key: Vec<u8>,
+}
+
+/// A node's desired state was set.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeSpecSet {
+    /// Its generation, higher than any before.
+    pub generation: u64,
+    /// The desired state, as canonical MessagePack.
+    #[serde(with = "crate::bytes")]
+    pub spec: Vec<u8>,
+}
+
+/// A node applied a generation of its desired state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeGenerationApplied {
+    /// Epoch of the session that reported it.
+    pub epoch: u64,
+    /// The generation.
+    pub generation: u64,
+}
+
+/// A node left the fleet; its history stays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDeleted {}

@@ -1,0 +1,59 @@
+//! Every limit that both sides know, with its unit in its name.
+
+use crate::kind::Lane;
+
+/// Largest leaf of the log, in bytes: an entry bundle of C2SP tlog-tiles has 16-bit lengths.
+pub const EVENT_BYTES_MAX: usize = 65_535;
+/// Largest payload of a command, as canonical bytes (SPEC K1).
+pub const PAYLOAD_BYTES_MAX: usize = 48 * 1024;
+/// Largest result that is kept inline, as canonical bytes (SPEC D13).
+pub const RESULT_BYTES_MAX: usize = 48 * 1024;
+/// Largest `details` of a settled command, as canonical bytes.
+pub const DETAILS_BYTES_MAX: usize = 4 * 1024;
+/// Longest reason, in bytes.
+pub const REASON_BYTES_MAX: usize = 200;
+/// Largest frame of a session, in bytes (SPEC D13).
+pub const FRAME_BYTES_MAX: usize = 256 * 1024;
+/// Largest desired state that fits one event and one frame, in bytes.
+pub const SPEC_BYTES_MAX: usize = 48 * 1024;
+/// Deepest nesting of maps and arrays in any MessagePack or JSON that is read.
+pub const DEPTH_MAX: usize = 32;
+/// Most updates in one `CommandUpdate` frame.
+pub const UPDATES_PER_FRAME_MAX: usize = 64;
+/// Most journal entries that one `Hello` may name; a journal holds fewer by its own bound.
+pub const HELLO_ENTRIES_MAX: usize = 2_048;
+/// Longest idempotency key of an API caller, in characters (SPEC A1).
+pub const IDEMPOTENCY_KEY_CHARS_MAX: usize = 200;
+/// Longest key in the ledger, in bytes.
+pub const LEDGER_KEY_BYTES_MAX: usize = 255;
+/// Longest name of a node or identity, in bytes.
+pub const NAME_BYTES_MAX: usize = 200;
+/// Most labels of a node.
+pub const LABELS_MAX: usize = 64;
+/// Shortest time an API command may wait for its node, in seconds (SPEC A1).
+pub const NOT_AFTER_SECONDS_MIN: u32 = 10;
+/// Longest time an API command may wait for its node, in seconds (SPEC A1).
+pub const NOT_AFTER_SECONDS_MAX: u32 = 3_600;
+/// Time an API command may wait for its node when the caller names none, in seconds (SPEC A1).
+pub const NOT_AFTER_SECONDS_DEFAULT: u32 = 600;
+/// Longest time a module's command may wait for its node, in seconds (SPEC T3).
+pub const MODULE_NOT_AFTER_SECONDS_MAX: u32 = 12 * 3_600;
+/// Timeout of a command whose kind is no longer registered, in seconds (SPEC K2).
+pub const UNREGISTERED_TIMEOUT_SECONDS: u32 = 15 * 60;
+/// Most pending commands of one node and lane, unless set otherwise (SPEC K4).
+pub const PENDING_PER_LANE_MAX: u32 = 1_000;
+/// Shortest backoff after `BUSY`, in seconds (SPEC D4).
+pub const BUSY_BACKOFF_SECONDS_MIN: u32 = 1;
+/// Longest backoff after `BUSY`, in seconds (SPEC D4).
+pub const BUSY_BACKOFF_SECONDS_MAX: u32 = 30;
+/// Time between two sweeps, in seconds (SPEC T2).
+pub const SWEEP_SECONDS: u32 = 5;
+
+/// Commands of one lane that may be in flight in one session (SPEC K3).
+pub const fn lane_credits(lane: Lane) -> u32 {
+    match lane {
+        Lane::Control => 8,
+        Lane::Provision => 4,
+        Lane::Bulk => 2,
+    }
+}

@@ -1,0 +1,374 @@
+//! A node: the fold of its events, and what may happen to it next.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::command::Corrupt;
+use crate::event::{
+    Body, Event, NodeCertified, NodeDeleted, NodeGenerationApplied, NodeRegistered,
+    NodeSessionClosed, NodeSessionOpened, NodeSpecSet, Stream,
+};
+use crate::id::{JournalId, NodeId, TenantId};
+use crate::kind::Role;
+use crate::limits;
+use crate::refusal::Refusal;
+use crate::time::Timestamp;
+
+/// A node as its events tell it. Fields stand in the order of their wire names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Node {
+    /// Version of the agent in the newest session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_version: Option<String>,
+    /// Desired-state generation that the node has applied; 0 for none.
+    pub applied_generation: u64,
+    /// Boot id in the newest session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id: Option<String>,
+    /// Its newest certificate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<NodeCertified>,
+    /// When it left the fleet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<Timestamp>,
+    /// Epoch of the newest session; 0 before the first.
+    pub epoch: u64,
+    /// Generation of its desired state; 0 for none.
+    pub generation: u64,
+    /// Its id.
+    pub id: NodeId,
+    /// Journal of the newest session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_id: Option<JournalId>,
+    /// Labels that operators select by.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Name that people know it by.
+    pub name: String,
+    /// When it was registered.
+    pub registered_at: Timestamp,
+    /// What its agent is.
+    pub role: Role,
+    /// `seq` of its newest command; 0 before the first.
+    pub seq: u64,
+    /// Whether it is connected.
+    pub session: Session,
+    /// Desired state, as canonical MessagePack.
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::bytes::optional"
+    )]
+    pub spec: Option<Vec<u8>>,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// Version of its stream.
+    pub version: u64,
+}
+
+/// Whether a node is connected.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Session {
+    /// It never was.
+    Never,
+    /// It is, through the named gateway.
+    Open {
+        /// Name of the gateway.
+        gateway: String,
+        /// Since when.
+        since: Timestamp,
+    },
+    /// It was.
+    Closed {
+        /// Why the session ended.
+        reason: String,
+        /// Since when it is not.
+        since: Timestamp,
+    },
+}
+
+/// What a daemon says of itself when it opens a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSession {
+    /// Version of the agent.
+    pub agent_version: String,
+    /// Desired-state generation that it has applied.
+    pub applied_generation: u64,
+    /// The machine's boot id.
+    pub boot_id: String,
+    /// Name of the gateway.
+    pub gateway: String,
+    /// The life of its journal.
+    pub journal_id: JournalId,
+    /// Highest `seq` that the journal has seen.
+    pub highest_seq: u64,
+    /// What the agent is.
+    pub role: Role,
+}
+
+impl Node {
+    /// Folds one more event into the node; `None` before the first. Events of its commands count
+    /// too: `command.queued` carries the node's next `seq`. Pure (SPEC L7).
+    pub fn evolve(node: Option<Self>, event: &Event) -> Result<Self, Corrupt> {
+        let stream = event.stream;
+        let transition = |state: &str| Corrupt::Transition {
+            stream,
+            event: event.body.type_name(),
+            state: state.to_owned(),
+        };
+        if let Body::CommandQueued(queued) = &event.body {
+            let mut node = node.ok_or_else(|| transition("none"))?;
+            if queued.seq != node.seq + 1 || queued.node_id != node.id {
+                return Err(Corrupt::Mismatch {
+                    stream,
+                    event: event.body.type_name(),
+                });
+            }
+            node.seq = queued.seq;
+            return Ok(node);
+        }
+        let current = node.as_ref().map_or(0, |node| node.version);
+        if event.version != current + 1 {
+            return Err(Corrupt::Version {
+                stream,
+                current,
+                given: event.version,
+            });
+        }
+        match (node, &event.body, stream) {
+            (None, Body::NodeRegistered(body), Stream::Node(id)) => Ok(Self {
+                agent_version: None,
+                applied_generation: 0,
+                boot_id: None,
+                certificate: None,
+                deleted_at: None,
+                epoch: 0,
+                generation: 0,
+                id,
+                journal_id: None,
+                labels: body.labels.clone(),
+                name: body.name.clone(),
+                registered_at: event.at,
+                role: body.role,
+                seq: 0,
+                session: Session::Never,
+                spec: None,
+                tenant: event.tenant,
+                version: 1,
+            }),
+            (Some(node), _, Stream::Node(id)) if id == node.id => node.apply(event),
+            (Some(_), _, _) => Err(Corrupt::Mismatch {
+                stream,
+                event: event.body.type_name(),
+            }),
+            (None, _, _) => Err(transition("none")),
+        }
+    }
+
+    fn apply(mut self, event: &Event) -> Result<Self, Corrupt> {
+        self.version = event.version;
+        let gone = self.deleted_at.is_some();
+        match &event.body {
+            Body::NodeSessionOpened(body) if body.epoch > self.epoch && !gone => {
+                self.agent_version = Some(body.agent_version.clone());
+                self.applied_generation = body.applied_generation;
+                self.boot_id = Some(body.boot_id.clone());
+                self.epoch = body.epoch;
+                self.journal_id = Some(body.journal_id);
+                self.role = body.role;
+                self.seq = self.seq.max(body.seq_lifted.unwrap_or(0));
+                self.session = Session::Open {
+                    gateway: body.gateway.clone(),
+                    since: event.at,
+                };
+            }
+            Body::NodeSessionClosed(body) if body.epoch == self.epoch => {
+                self.session = Session::Closed {
+                    reason: body.reason.clone(),
+                    since: event.at,
+                };
+            }
+            Body::NodeCertified(body) if !gone => self.certificate = Some(body.clone()),
+            Body::NodeSpecSet(body) if body.generation > self.generation && !gone => {
+                self.generation = body.generation;
+                self.spec = Some(body.spec.clone());
+            }
+            Body::NodeGenerationApplied(body) if body.epoch == self.epoch => {
+                self.applied_generation = body.generation;
+            }
+            Body::NodeDeleted(_) if !gone => {
+                self.deleted_at = Some(event.at);
+                if let Session::Open { .. } = self.session {
+                    let reason = "node-deleted".to_owned();
+                    self.session = Session::Closed {
+                        reason,
+                        since: event.at,
+                    };
+                }
+            }
+            Body::NodeRegistered(_)
+            | Body::NodeSessionOpened(_)
+            | Body::NodeSessionClosed(_)
+            | Body::NodeCertified(_)
+            | Body::NodeSpecSet(_)
+            | Body::NodeGenerationApplied(_)
+            | Body::NodeDeleted(_)
+            | Body::CommandQueued(_)
+            | Body::CommandReleased(_)
+            | Body::CommandDispatched(_)
+            | Body::CommandReturned(_)
+            | Body::CommandAcked(_)
+            | Body::CommandRunning(_)
+            | Body::CommandCancelRequested(_)
+            | Body::CommandSettled(_)
+            | Body::CommandLateResult(_) => {
+                return Err(Corrupt::Transition {
+                    stream: event.stream,
+                    event: event.body.type_name(),
+                    state: format!("epoch {}, generation {}", self.epoch, self.generation),
+                });
+            }
+        }
+        Ok(self)
+    }
+
+    /// Whether the node's identity accepts commands of this kind (SPEC D11).
+    pub fn accepts(&self, kind: &str) -> bool {
+        let allowed = self
+            .certificate
+            .as_ref()
+            .and_then(|held| held.allowed_kinds.as_ref());
+        allowed.is_none_or(|allowed| allowed.iter().any(|name| name == kind))
+    }
+
+    /// Whether it is connected now.
+    pub fn is_connected(&self) -> bool {
+        matches!(self.session, Session::Open { .. })
+    }
+
+    /// Refuses everything but the newest session (SPEC D2).
+    pub fn check_epoch(&self, given: u64) -> Result<(), Refusal> {
+        if self.deleted_at.is_some() {
+            Err(Refusal::NodeDeleted(self.id))
+        } else if given != self.epoch || !self.is_connected() {
+            Err(Refusal::StaleEpoch {
+                current: self.epoch,
+                given,
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    fn check_present(&self) -> Result<(), Refusal> {
+        match self.deleted_at {
+            Some(_) => Err(Refusal::NodeDeleted(self.id)),
+            None => Ok(()),
+        }
+    }
+
+    /// The event that registers a node, or why not.
+    pub fn decide_register(registered: NodeRegistered) -> Result<Body, Refusal> {
+        let text = |field: &'static str, value: &str, min: usize| {
+            let fits = (min..=limits::NAME_BYTES_MAX).contains(&value.len());
+            if fits && !value.chars().any(char::is_control) {
+                return Ok(());
+            }
+            let max = limits::NAME_BYTES_MAX;
+            let problem = format!("must have {min} to {max} bytes and no control characters");
+            Err(Refusal::Invalid { field, problem })
+        };
+        text("name", &registered.name, 1)?;
+        if registered.labels.len() > limits::LABELS_MAX {
+            let problem = format!("must have at most {} entries", limits::LABELS_MAX);
+            return Err(Refusal::Invalid {
+                field: "labels",
+                problem,
+            });
+        }
+        for (key, value) in &registered.labels {
+            text("labels", key, 1)?;
+            text("labels", value, 0)?;
+        }
+        Ok(Body::NodeRegistered(registered))
+    }
+
+    /// The event that opens a session under the next epoch, or why not.
+    pub fn decide_open_session(&self, open: OpenSession) -> Result<NodeSessionOpened, Refusal> {
+        self.check_present()?;
+        for (field, text) in [
+            ("agentVersion", &open.agent_version),
+            ("bootId", &open.boot_id),
+        ] {
+            let fits = (1..=limits::NAME_BYTES_MAX).contains(&text.len());
+            if !fits || text.chars().any(char::is_control) {
+                let problem = format!("must have 1 to {} bytes", limits::NAME_BYTES_MAX);
+                return Err(Refusal::Invalid { field, problem });
+            }
+        }
+        Ok(NodeSessionOpened {
+            agent_version: open.agent_version,
+            applied_generation: open.applied_generation,
+            boot_id: open.boot_id,
+            epoch: self.epoch + 1,
+            gateway: open.gateway,
+            journal_id: open.journal_id,
+            role: open.role,
+            seq_lifted: (open.highest_seq > self.seq).then_some(open.highest_seq),
+        })
+    }
+
+    /// The event that closes the session of this epoch; none when a newer one has taken over.
+    pub fn decide_close_session(&self, epoch: u64, reason: &str) -> Option<Body> {
+        (self.epoch == epoch && self.is_connected()).then(|| {
+            let reason = reason.chars().take(limits::REASON_BYTES_MAX / 4).collect();
+            Body::NodeSessionClosed(NodeSessionClosed { epoch, reason })
+        })
+    }
+
+    /// The event that certifies the node's key, or why not.
+    pub fn decide_certify(&self, certified: NodeCertified) -> Result<Body, Refusal> {
+        self.check_present()?;
+        Ok(Body::NodeCertified(certified))
+    }
+
+    /// The event that sets a newer desired state, or why not.
+    pub fn decide_set_spec(&self, spec: NodeSpecSet) -> Result<Body, Refusal> {
+        self.check_present()?;
+        if spec.generation <= self.generation {
+            let (current, given) = (self.generation, spec.generation);
+            return Err(Refusal::StaleSpec { current, given });
+        }
+        if spec.spec.len() > limits::SPEC_BYTES_MAX {
+            let problem = format!("must have at most {} bytes", limits::SPEC_BYTES_MAX);
+            return Err(Refusal::Invalid {
+                field: "spec",
+                problem,
+            });
+        }
+        Ok(Body::NodeSpecSet(spec))
+    }
+
+    /// The event of an applied generation; none when it is known already.
+    pub fn decide_apply_generation(
+        &self,
+        epoch: u64,
+        generation: u64,
+    ) -> Result<Option<Body>, Refusal> {
+        self.check_epoch(epoch)?;
+        let news = generation != self.applied_generation;
+        let applied = NodeGenerationApplied { epoch, generation };
+        Ok(news.then_some(Body::NodeGenerationApplied(applied)))
+    }
+
+    /// The event that takes the node out of the fleet, or why not.
+    pub fn decide_delete(&self, tenant: TenantId) -> Result<Body, Refusal> {
+        if tenant != self.tenant || self.deleted_at.is_some() {
+            return Err(Refusal::UnknownNode(self.id));
+        }
+        Ok(Body::NodeDeleted(NodeDeleted {}))
+    }
+}

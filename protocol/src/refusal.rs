@@ -1,0 +1,127 @@
+//! Why a request does not change the ledger. Each refusal tells what was asked, what stands
+//! against it and, where there is one, what would work.
+
+use crate::command::StateName;
+use crate::id::{CommandId, NodeId};
+use crate::kind::Lane;
+use crate::limits;
+use crate::time::Timestamp;
+
+/// A request that was decided against.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such node, or not in the tenant's view (SPEC A6).
+    #[error("node {0} not found")]
+    UnknownNode(NodeId),
+    /// No such command on that node, or not in the tenant's view (SPEC A6).
+    #[error("command {0} not found")]
+    UnknownCommand(CommandId),
+    /// The node was deleted.
+    #[error("node {0} was deleted; its history stays readable")]
+    NodeDeleted(NodeId),
+    /// The node exists already.
+    #[error("node {0} is registered already")]
+    NodeExists(NodeId),
+    /// The session that asks is not the node's newest (SPEC D2).
+    #[error("session epoch {given} is not the node's newest, {current}")]
+    StaleEpoch {
+        /// The node's epoch.
+        current: u64,
+        /// The epoch of who asks.
+        given: u64,
+    },
+    /// The command is not waiting.
+    #[error("command is {state}, not pending")]
+    NotPending {
+        /// The state that it has.
+        state: StateName,
+    },
+    /// The command may not go out yet.
+    #[error("command is not due before {until}")]
+    NotDue {
+        /// `notBefore`, or the end of a backoff.
+        until: Timestamp,
+    },
+    /// The command waits for its batch.
+    #[error("command waits for the approval of its batch")]
+    Held,
+    /// The command waits for nobody's approval.
+    #[error("command is not held by a batch")]
+    NotHeld,
+    /// The command may not go out any more.
+    #[error("command was to be accepted before {not_after}")]
+    PastDeadline {
+        /// Its `notAfter`.
+        not_after: Timestamp,
+    },
+    /// The node has not applied the generation that the command asks for (SPEC T1).
+    #[error("node has applied generation {applied}; the command asks for {wanted}")]
+    StaleGeneration {
+        /// What the node has applied.
+        applied: u64,
+        /// What the command asks for.
+        wanted: u64,
+    },
+    /// A report on a command that no gateway ever sent.
+    #[error("command was never dispatched")]
+    NeverDispatched,
+    /// The sweeper's view was old: the deadline has not passed (SPEC T2).
+    #[error("command is not overdue before {until}")]
+    NotOverdue {
+        /// When it would be.
+        until: Timestamp,
+    },
+    /// The node's certificate allows other kinds only (SPEC D11).
+    #[error("node {node} runs a restricted identity that does not accept {kind}")]
+    RestrictedIdentity {
+        /// The node.
+        node: NodeId,
+        /// The kind.
+        kind: String,
+    },
+    /// The key is taken by a command that differs (SPEC A2).
+    #[error("idempotencyKey was used before with another {field}")]
+    KeyConflict {
+        /// The first field that differs.
+        field: &'static str,
+        /// The command that has the key.
+        command: CommandId,
+    },
+    /// The lane of the node is full (SPEC K4).
+    #[error("node has {limit} pending commands in lane {lane}, the most it may have")]
+    PendingFull {
+        /// The lane.
+        lane: Lane,
+        /// The limit.
+        limit: u32,
+    },
+    /// A field has a value that cannot be.
+    #[error("{field} {problem}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// The limit, and what would work.
+        problem: String,
+    },
+    /// The desired state that is asked for is not newer than the node's.
+    #[error("generation {given} is not above the node's generation {current}")]
+    StaleSpec {
+        /// The node's generation.
+        current: u64,
+        /// The generation that was given.
+        given: u64,
+    },
+}
+
+impl Refusal {
+    /// A payload above its limit.
+    pub fn payload_too_large(bytes: usize) -> Self {
+        Self::Invalid {
+            field: "payload",
+            problem: format!(
+                "has {bytes} bytes as MessagePack; the limit is {}",
+                limits::PAYLOAD_BYTES_MAX
+            ),
+        }
+    }
+}
