@@ -1,1 +1,408 @@
-//! session
+//! The gateway's half of a session (SPEC D1–D13), as a machine: it is told what came in and how
+//! time goes on, and answers with what is to be done. It reads nothing, waits for nothing and
+//! asks no clock; `gateway/` drives it.
+//!
+//! Time comes in twice: `elapsed` since the connection began, by a clock that never jumps, decides
+//! what is late; the server's time only travels in frames (SPEC D10).
+//!
+//! To add a frame that a daemon may send: an arm in [`Session::receive_open`].
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use crate::canonical;
+use crate::command;
+use crate::frame::{
+    Command, CommandUpdate, Frame, Hello, JournalEntry, Ping, Spec, Status, Update, Welcome,
+};
+use crate::id::{CommandId, NodeId};
+use crate::limits;
+use crate::node::{Node, OpenSession};
+use crate::time::Timestamp;
+
+mod acknowledge;
+mod backoff;
+mod cancels;
+mod close;
+mod resume;
+#[cfg(test)]
+mod tests;
+mod wakes;
+
+pub use acknowledge::{Answer, acknowledge};
+pub use backoff::busy_backoff;
+pub use cancels::Cancels;
+pub use close::Close;
+pub use wakes::Wakes;
+
+/// Who the other side is, by its certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// The kinds that the identity may run; all when absent (SPEC D11).
+    pub allowed_kinds: Option<Vec<String>>,
+    /// The node.
+    pub node_id: NodeId,
+}
+
+impl Peer {
+    /// Whether the identity may run this kind.
+    pub fn accepts(&self, kind: &str) -> bool {
+        let allowed = self.allowed_kinds.as_ref();
+        allowed.is_none_or(|allowed| allowed.iter().any(|name| name == kind))
+    }
+}
+
+/// How a gateway holds its sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// Name of the gateway, as it stands in the ledger.
+    pub gateway: String,
+    /// Longest wait for `Hello`.
+    pub hello_within: Duration,
+    /// How often a `Ping` is sent, in seconds; three times as long a silence ends the session.
+    pub ping_seconds: u32,
+}
+
+/// A message of the WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A binary one: a frame.
+    Binary(&'a [u8]),
+    /// A text, which is never a frame.
+    Text,
+}
+
+/// What the driver is to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Open the session in the ledger, then call [`Session::opened`]. Nothing is received before.
+    Open {
+        /// What the daemon says of itself.
+        open: OpenSession,
+        /// What its journal holds.
+        entries: Vec<JournalEntry>,
+    },
+    /// Report these updates, all at once and in this order, then send what [`acknowledge`] makes
+    /// of the answers.
+    Report(Vec<Update>),
+    /// Tell the ledger what the node has applied, then call [`Session::generation_recorded`].
+    ApplyGeneration(u64),
+    /// Read the desired state and send it, if there is one.
+    SendSpec,
+    /// Send this frame.
+    Send(Frame),
+    /// End the session.
+    Close(Close),
+}
+
+#[derive(Debug)]
+enum State {
+    /// Nothing was received yet.
+    Greeting,
+    /// The ledger opens the session.
+    Opening { accepted: HashSet<CommandId> },
+    /// The session is open.
+    Open,
+}
+
+/// One session, from the gateway's side.
+#[derive(Debug)]
+pub struct Session {
+    peer: Peer,
+    terms: Terms,
+    state: State,
+    /// When something was last heard of the daemon.
+    heard: Duration,
+    /// When the next `Ping` goes out.
+    ping_at: Duration,
+    pings: u64,
+    /// The generation that the daemon last named.
+    generation_told: u64,
+    /// The generation that the ledger has.
+    generation_recorded: u64,
+}
+
+impl Session {
+    /// A session whose connection has just opened.
+    pub fn new(peer: Peer, terms: Terms) -> Self {
+        Self {
+            peer,
+            terms,
+            state: State::Greeting,
+            heard: Duration::ZERO,
+            ping_at: Duration::ZERO,
+            pings: 0,
+            generation_told: 0,
+            generation_recorded: 0,
+        }
+    }
+
+    /// Who the other side is.
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// A sign of life that is not a frame.
+    pub fn heard(&mut self, elapsed: Duration) {
+        self.heard = self.heard.max(elapsed);
+    }
+
+    /// Takes in one message.
+    pub fn receive(
+        &mut self,
+        message: Message<'_>,
+        elapsed: Duration,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        self.heard(elapsed);
+        let bytes = match message {
+            Message::Binary(bytes) => bytes,
+            Message::Text => return vec![Effect::Close(Close::text())],
+        };
+        let is_open = matches!(self.state, State::Open);
+        if bytes.len() > limits::FRAME_BYTES_MAX && is_open {
+            return refuse_oversized(bytes)
+                .map(Effect::Send)
+                .into_iter()
+                .collect();
+        }
+        let frame = match Frame::decode(bytes) {
+            Ok(frame) => frame,
+            Err(error @ crate::frame::Error::TooLarge { .. }) => {
+                return vec![Effect::Close(Close::too_large(&error.to_string()))];
+            }
+            Err(error) => return vec![Effect::Close(Close::protocol_error(&chain(&error)))],
+        };
+        if is_open {
+            return self.receive_open(frame, now);
+        }
+        let effect = match self.greet(frame) {
+            Ok(open) => open,
+            Err(close) => Effect::Close(close),
+        };
+        vec![effect]
+    }
+
+    /// The first frame.
+    fn greet(&mut self, frame: Frame) -> Result<Effect, Close> {
+        let name = frame.name();
+        let (State::Greeting, Frame::Hello(hello)) = (&self.state, frame) else {
+            let reason = format!("the first frame must be Hello, and once; this was {name}");
+            return Err(Close::protocol_error(&reason));
+        };
+        let Hello {
+            agent_version,
+            applied_generation,
+            boot_id,
+            entries,
+            highest_seq,
+            journal_id,
+            node_id,
+            role,
+        } = hello;
+        if node_id != self.peer.node_id {
+            let own = self.peer.node_id;
+            let reason = format!("Hello names {node_id}; the certificate is that of {own}");
+            return Err(Close::policy(&reason));
+        }
+        if entries.len() > limits::HELLO_ENTRIES_MAX {
+            let (given, max) = (entries.len(), limits::HELLO_ENTRIES_MAX);
+            let reason = format!("Hello has {given} entries; the limit is {max}");
+            return Err(Close::policy(&reason));
+        }
+        self.generation_told = applied_generation;
+        self.state = State::Opening {
+            accepted: entries.iter().map(|entry| entry.command_id).collect(),
+        };
+        let open = OpenSession {
+            agent_version,
+            applied_generation,
+            boot_id,
+            gateway: self.terms.gateway.clone(),
+            journal_id,
+            highest_seq,
+            role,
+        };
+        Ok(Effect::Open { open, entries })
+    }
+
+    /// The ledger has opened the session: `node` as it now is, `replay` what is in flight to it.
+    pub fn opened(
+        &mut self,
+        node: &Node,
+        replay: &[command::Command],
+        elapsed: Duration,
+        now: Timestamp,
+    ) -> Vec<Effect> {
+        let accepted = match std::mem::replace(&mut self.state, State::Open) {
+            State::Opening { accepted } => accepted,
+            State::Greeting | State::Open => HashSet::new(),
+        };
+        let ping = Duration::from_secs(self.terms.ping_seconds.into());
+        self.heard = elapsed;
+        self.ping_at = elapsed + ping;
+        self.generation_recorded = node.applied_generation;
+        let welcome = Welcome {
+            epoch: node.epoch,
+            ping_seconds: self.terms.ping_seconds,
+            server_time: now,
+        };
+        let mut effects = vec![Effect::Send(welcome.into())];
+        let resumed = resume::frames(replay, &accepted, &self.peer);
+        effects.extend(resumed.into_iter().map(Effect::Send));
+        if node.generation > self.generation_told {
+            effects.push(Effect::SendSpec);
+        }
+        effects
+    }
+
+    /// The ledger has this generation of the node.
+    pub fn generation_recorded(&mut self, generation: u64) {
+        self.generation_recorded = generation;
+    }
+
+    fn receive_open(&mut self, frame: Frame, now: Timestamp) -> Vec<Effect> {
+        let effect = match frame {
+            Frame::CommandUpdate(CommandUpdate { updates }) => {
+                let max = limits::UPDATES_PER_FRAME_MAX;
+                if (1..=max).contains(&updates.len()) {
+                    Effect::Report(updates)
+                } else {
+                    let given = updates.len();
+                    let reason =
+                        format!("CommandUpdate has {given} updates; it may have 1 to {max}");
+                    Effect::Close(Close::policy(&reason))
+                }
+            }
+            Frame::Status(Status {
+                applied_generation,
+                wants_spec,
+            }) => {
+                self.generation_told = applied_generation;
+                let spec = wants_spec.then_some(Effect::SendSpec);
+                return self.untold_generation().into_iter().chain(spec).collect();
+            }
+            Frame::Ping(Ping { reply: true, .. }) => return Vec::new(),
+            Frame::Ping(Ping { nonce, .. }) => Effect::Send(Frame::Ping(Ping {
+                nonce,
+                reply: true,
+                server_time: Some(now),
+            })),
+            Frame::Hello(_)
+            | Frame::Welcome(_)
+            | Frame::Command(_)
+            | Frame::Cancel(_)
+            | Frame::UpdateAck(_)
+            | Frame::Spec(_) => {
+                let reason = format!("a daemon does not send {} in an open session", frame.name());
+                Effect::Close(Close::protocol_error(&reason))
+            }
+        };
+        vec![effect]
+    }
+
+    fn untold_generation(&self) -> Option<Effect> {
+        let news = self.generation_told != self.generation_recorded;
+        news.then_some(Effect::ApplyGeneration(self.generation_told))
+    }
+
+    /// When [`tick`](Self::tick) is to be called next.
+    pub fn next_tick(&self) -> Duration {
+        match self.state {
+            State::Greeting => self.terms.hello_within,
+            State::Opening { .. } | State::Open => self.ping_at.min(self.silent_at()),
+        }
+    }
+
+    fn silent_at(&self) -> Duration {
+        self.heard + 3 * Duration::from_secs(self.terms.ping_seconds.into())
+    }
+
+    /// Time went on.
+    pub fn tick(&mut self, elapsed: Duration, now: Timestamp) -> Vec<Effect> {
+        match self.state {
+            State::Greeting if elapsed >= self.terms.hello_within => {
+                let seconds = self.terms.hello_within.as_secs();
+                let reason = format!("no Hello within {seconds} seconds");
+                return vec![Effect::Close(Close::policy(&reason))];
+            }
+            State::Greeting | State::Opening { .. } => return Vec::new(),
+            State::Open => {}
+        }
+        if elapsed >= self.silent_at() {
+            let seconds = 3 * self.terms.ping_seconds;
+            let reason = format!("nothing was heard of the daemon for {seconds} seconds");
+            return vec![Effect::Close(Close::policy(&reason))];
+        }
+        if elapsed < self.ping_at {
+            return Vec::new();
+        }
+        self.ping_at = elapsed + Duration::from_secs(self.terms.ping_seconds.into());
+        self.pings += 1;
+        let ping = Ping {
+            nonce: self.pings,
+            reply: false,
+            server_time: Some(now),
+        };
+        // What the ledger could not take in when the daemon said it, it may take in now.
+        let again = self.untold_generation();
+        [Effect::Send(ping.into())]
+            .into_iter()
+            .chain(again)
+            .collect()
+    }
+}
+
+/// The frame that sends a command to its node.
+pub fn command_frame(command: &command::Command) -> Frame {
+    let queued = &command.queued;
+    Frame::Command(Command {
+        attested: queued.attested,
+        command_id: command.id,
+        destructive: queued.destructive,
+        kind: queued.kind.clone(),
+        kind_version: queued.kind_version,
+        lane: queued.lane,
+        min_generation: queued.min_generation,
+        node_id: queued.node_id,
+        not_after: Some(queued.not_after),
+        payload: queued.payload.clone(),
+        retry_safe: queued.retry_safe,
+        self_terminating: queued.self_terminating,
+        seq: queued.seq,
+        timeout_seconds: queued.timeout_seconds,
+    })
+}
+
+/// The frame that brings a desired state.
+pub fn spec_frame(generation: u64, spec: Vec<u8>) -> Frame {
+    Frame::Spec(Spec { generation, spec })
+}
+
+/// The answer to a frame above the limit (SPEC D13): its updates are refused by name, anything
+/// else is left without an answer. The session lives on either way.
+fn refuse_oversized(bytes: &[u8]) -> Option<Frame> {
+    const COMMAND_UPDATE: u8 = 5;
+    let [0x92, COMMAND_UPDATE, body @ ..] = bytes else {
+        return None;
+    };
+    let update: CommandUpdate = canonical::decode_lenient(body).ok()?;
+    let why = crate::frame::Error::TooLarge { bytes: bytes.len() }.to_string();
+    let refused = update
+        .updates
+        .into_iter()
+        .take(limits::UPDATES_PER_FRAME_MAX);
+    acknowledge(refused.map(|update| (update, Answer::Refused(why.clone()))))
+}
+
+/// An error and what caused it, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    text
+}

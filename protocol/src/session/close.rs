@@ -1,0 +1,93 @@
+//! Why a session ends, as the WebSocket close frame and the ledger say it.
+
+use std::fmt;
+
+/// Longest reason in a close frame, in bytes (RFC 6455: 125 with the code).
+const REASON_BYTES_MAX: usize = 123;
+
+/// The end of a session: a close code of RFC 6455, and a reason for people and for the ledger.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Close {
+    /// Close code of the WebSocket.
+    pub code: u16,
+    /// Why, at most 123 bytes.
+    pub reason: String,
+}
+
+impl Close {
+    fn new(code: u16, reason: &str) -> Self {
+        let mut end = reason.len().min(REASON_BYTES_MAX);
+        while !reason.is_char_boundary(end) {
+            end -= 1;
+        }
+        let reason = reason[..end].to_owned();
+        Self { code, reason }
+    }
+
+    /// The daemon or its connection left.
+    pub fn disconnected(reason: &str) -> Self {
+        Self::new(1000, reason)
+    }
+
+    /// The gateway shuts down.
+    pub fn going_away() -> Self {
+        Self::new(1001, "the gateway shuts down; open a session elsewhere")
+    }
+
+    /// The daemon broke the protocol.
+    pub fn protocol_error(reason: &str) -> Self {
+        Self::new(1002, reason)
+    }
+
+    /// The daemon sent text; frames are binary.
+    pub fn text() -> Self {
+        Self::new(1003, "frames are binary messages; this was text")
+    }
+
+    /// The daemon may not go on: a bound, an identity, a newer session.
+    pub fn policy(reason: &str) -> Self {
+        Self::new(1008, reason)
+    }
+
+    /// A message above everything that is still read.
+    pub fn too_large(reason: &str) -> Self {
+        Self::new(1009, reason)
+    }
+
+    /// The gateway cannot go on now; a later try may work.
+    pub fn try_again(reason: &str) -> Self {
+        Self::new(1013, reason)
+    }
+
+    /// A newer session of the same node is open (SPEC D2).
+    pub fn superseded() -> Self {
+        Self::policy("superseded by a newer session of this node")
+    }
+
+    /// The daemon does not read what it is sent; it is not waited for.
+    pub fn slow() -> Self {
+        Self::policy("too slow: the daemon does not read what it is sent")
+    }
+
+    /// The node was deleted (SPEC A11).
+    pub fn node_deleted() -> Self {
+        Self::policy("node-deleted")
+    }
+}
+
+impl fmt::Display for Close {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Close;
+
+    #[test]
+    fn d1_a_close_reason_fits_its_frame() {
+        let close = Close::policy(&"\u{e9}".repeat(100));
+        assert_eq!(close.reason, "\u{e9}".repeat(61));
+    }
+}
