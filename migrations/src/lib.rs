@@ -1,1 +1,4 @@
-//! The SQL files and their embedded migrator.
+#![doc = include_str!("../README.md")]
+
+/// Every migration of the schema, embedded; forward only.
+pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");

@@ -51,17 +51,12 @@ pub struct Node {
     pub registered_at: Timestamp,
     /// What its agent is.
     pub role: Role,
-    /// `seq` of its newest command; 0 before the first.
+    /// `seq` of its newest command; 0 before the first. It moves with every command, so the
+    /// read table keeps it in a column of its own and not in the snapshot.
+    #[serde(skip)]
     pub seq: u64,
     /// Whether it is connected.
     pub session: Session,
-    /// Desired state, as canonical MessagePack.
-    #[serde(
-        default,
-        skip_serializing_if = "Option::is_none",
-        with = "crate::bytes::optional"
-    )]
-    pub spec: Option<Vec<u8>>,
     /// Whose it is.
     pub tenant: TenantId,
     /// Version of its stream.
@@ -155,7 +150,6 @@ impl Node {
                 role: body.role,
                 seq: 0,
                 session: Session::Never,
-                spec: None,
                 tenant: event.tenant,
                 version: 1,
             }),
@@ -194,7 +188,6 @@ impl Node {
             Body::NodeCertified(body) if !gone => self.certificate = Some(body.clone()),
             Body::NodeSpecSet(body) if body.generation > self.generation && !gone => {
                 self.generation = body.generation;
-                self.spec = Some(body.spec.clone());
             }
             Body::NodeGenerationApplied(body) if body.epoch == self.epoch => {
                 self.applied_generation = body.generation;

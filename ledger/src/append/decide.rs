@@ -1,0 +1,211 @@
+//! One request against the world: the protocol's rules say what happens, this hands them what
+//! they need. To add a request: a variant in `request.rs`, an arm here.
+
+use std::collections::HashMap;
+
+use ledger_protocol::command::{Command, cancel, dispatch, expire, rejoin, release, report};
+use ledger_protocol::command::enqueue::Enqueue;
+use ledger_protocol::event::{Body, Stream};
+use ledger_protocol::frame::JournalEntry;
+use ledger_protocol::id::{CommandId, NodeId, TenantId};
+use ledger_protocol::node::{Node, OpenSession};
+use ledger_protocol::refusal::Refusal;
+use ledger_protocol::time::Timestamp;
+
+use crate::request::{Item, Request};
+use crate::{Error, Opened, Outcome, Queued};
+
+use super::world::{Decision, World};
+
+/// Decides one item and lets what was decided happen in the world.
+pub(super) fn decide(
+    world: &mut World,
+    item: &Item,
+    pending_max: u32,
+    now: Timestamp,
+) -> Result<Outcome, Error> {
+    match &item.request {
+        Request::Enqueue(enqueue) => decide_enqueue(world, item, enqueue, pending_max, now),
+        Request::Cancel { tenant, command } => {
+            on_command(world, item, *command, Some(*tenant), now, |command, _| {
+                Ok(cancel::decide(command))
+            })
+        }
+        Request::Release { tenant, command } => {
+            on_command(world, item, *command, Some(*tenant), now, |command, _| {
+                release::decide(command, now).map(|body| vec![body])
+            })
+        }
+        Request::Dispatch { command, epoch } => {
+            on_command(world, item, *command, None, now, |command, node| {
+                dispatch::decide(command, node, *epoch, now).map(|body| vec![body])
+            })
+        }
+        Request::Report { epoch, update, retry_at } => {
+            on_command(world, item, update.command_id, None, now, |command, node| {
+                let body = report::decide(command, node, *epoch, update, *retry_at)?;
+                Ok(body.into_iter().collect())
+            })
+        }
+        Request::Expire { command, timeout_seconds } => {
+            on_command(world, item, *command, None, now, |command, _| {
+                let seconds = timeout_seconds.unwrap_or(command.queued.timeout_seconds);
+                expire::decide(command, seconds, now).map(|body| vec![body])
+            })
+        }
+        Request::RegisterNode { tenant, registered } => {
+            if world.nodes.contains_key(&item.node) {
+                return Err(Refusal::NodeExists(item.node).into());
+            }
+            let body = Node::decide_register(registered.clone())?;
+            on_node(world, item, *tenant, Some(body), now)
+        }
+        Request::DeleteNode { tenant } => {
+            let deleted = node(world, item.node)?.decide_delete(*tenant)?;
+            let mut decisions = vec![(Stream::Node(item.node), deleted)];
+            for command in commands_of(world, item.node) {
+                let end = cancel::decide_node_deleted(command);
+                decisions.extend(end.map(|end| (Stream::Command(command.id), end)));
+            }
+            world.apply(&item.actor, *tenant, now, decisions)?;
+            Ok(Outcome::Node(Box::new(node(world, item.node)?.clone())))
+        }
+        Request::Certify(certified) => {
+            let node = node(world, item.node)?;
+            let (tenant, body) = (node.tenant, node.decide_certify(certified.clone())?);
+            on_node(world, item, tenant, Some(body), now)
+        }
+        Request::SetSpec { tenant, spec } => {
+            let node = node(world, item.node)?;
+            if node.tenant != *tenant || node.deleted_at.is_some() {
+                return Err(Refusal::UnknownNode(item.node).into());
+            }
+            let body = node.decide_set_spec(spec.clone())?;
+            on_node(world, item, *tenant, Some(body), now)
+        }
+        Request::ApplyGeneration { epoch, generation } => {
+            let node = node(world, item.node)?;
+            let (tenant, body) =
+                (node.tenant, node.decide_apply_generation(*epoch, *generation)?);
+            on_node(world, item, tenant, body, now)
+        }
+        Request::OpenSession { open, entries } => {
+            decide_open_session(world, item, open, entries, now)
+        }
+        Request::CloseSession { epoch, reason } => {
+            let node = node(world, item.node)?;
+            let (tenant, body) = (node.tenant, node.decide_close_session(*epoch, reason));
+            on_node(world, item, tenant, body, now)
+        }
+    }
+}
+
+fn node(world: &World, id: NodeId) -> Result<&Node, Refusal> {
+    world.nodes.get(&id).ok_or(Refusal::UnknownNode(id))
+}
+
+/// The node's live commands that the group has loaded, in `seq` order.
+fn commands_of(world: &World, node: NodeId) -> Vec<&Command> {
+    let mut commands: Vec<_> = world
+        .commands
+        .values()
+        .filter(|command| command.node_id() == node && !command.state_name().is_terminal())
+        .collect();
+    commands.sort_unstable_by_key(|command| command.queued.seq);
+    commands
+}
+
+fn on_node(
+    world: &mut World,
+    item: &Item,
+    tenant: TenantId,
+    body: Option<Body>,
+    now: Timestamp,
+) -> Result<Outcome, Error> {
+    let decisions = body.into_iter().map(|body| (Stream::Node(item.node), body)).collect();
+    world.apply(&item.actor, tenant, now, decisions)?;
+    Ok(Outcome::Node(Box::new(node(world, item.node)?.clone())))
+}
+
+/// `tenant` is given where a caller's view decides what exists (SPEC A6).
+fn on_command(
+    world: &mut World,
+    item: &Item,
+    id: CommandId,
+    tenant: Option<TenantId>,
+    now: Timestamp,
+    rule: impl FnOnce(&Command, &Node) -> Result<Vec<Body>, Refusal>,
+) -> Result<Outcome, Error> {
+    let node = node(world, item.node)?;
+    let command = world.commands.get(&id).filter(|command| {
+        command.node_id() == item.node && tenant.is_none_or(|tenant| command.tenant == tenant)
+    });
+    let command = command.ok_or(Refusal::UnknownCommand(id))?;
+    let owner = command.tenant;
+    let bodies = rule(command, node)?;
+    let decisions = bodies.into_iter().map(|body| (Stream::Command(id), body)).collect();
+    world.apply(&item.actor, owner, now, decisions)?;
+    let command = world.commands.get(&id).ok_or(Refusal::UnknownCommand(id))?;
+    Ok(Outcome::Command(Box::new(command.clone())))
+}
+
+fn decide_enqueue(
+    world: &mut World,
+    item: &Item,
+    enqueue: &Enqueue,
+    pending_max: u32,
+    now: Timestamp,
+) -> Result<Outcome, Error> {
+    enqueue.node_in_view(world.nodes.get(&enqueue.node))?;
+    let key = (enqueue.node, enqueue.idempotency_key.clone());
+    if let Some(first) = world.keys.get(&key).and_then(|id| world.commands.get(id)) {
+        enqueue.is_retry_of(first)?;
+        let queued = Queued { command: first.clone(), replayed: true };
+        return Ok(Outcome::Queued(Box::new(queued)));
+    }
+    let node = node(world, enqueue.node)?;
+    let pending =
+        world.pending.get(&(enqueue.node, enqueue.kind.lane)).copied().unwrap_or_default();
+    let body = enqueue.decide(node, pending, pending_max, now)?;
+    let decisions = vec![(Stream::Command(enqueue.id), body)];
+    world.apply(&item.actor, enqueue.tenant, now, decisions)?;
+    let command =
+        world.commands.get(&enqueue.id).ok_or(Refusal::UnknownCommand(enqueue.id))?.clone();
+    Ok(Outcome::Queued(Box::new(Queued { command, replayed: false })))
+}
+
+fn decide_open_session(
+    world: &mut World,
+    item: &Item,
+    open: &OpenSession,
+    entries: &[JournalEntry],
+    now: Timestamp,
+) -> Result<Outcome, Error> {
+    let known = node(world, item.node)?;
+    let tenant = known.tenant;
+    let opened = known.decide_open_session(open.clone())?;
+    let epoch = opened.epoch;
+    let journal_lost = known.journal_id.is_some_and(|journal| journal != open.journal_id);
+    let new_boot = known.boot_id.as_ref().is_some_and(|boot| *boot != open.boot_id);
+    let entries: HashMap<_, _> =
+        entries.iter().map(|entry| (entry.command_id, entry.state)).collect();
+    let ends: Vec<Decision> = commands_of(world, item.node)
+        .into_iter()
+        .filter_map(|command| {
+            let entry = entries.get(&command.id).copied();
+            let proof = rejoin::Rejoin { journal_lost, new_boot, entry };
+            let end = rejoin::decide(command, proof, epoch)?;
+            Some((Stream::Command(command.id), end))
+        })
+        .collect();
+    let mut decisions = vec![(Stream::Node(item.node), Body::NodeSessionOpened(opened))];
+    decisions.extend(ends);
+    world.apply(&item.actor, tenant, now, decisions)?;
+    let replay = commands_of(world, item.node)
+        .into_iter()
+        .filter(|command| command.is_in_flight())
+        .cloned()
+        .collect();
+    let node = node(world, item.node)?.clone();
+    Ok(Outcome::Opened(Box::new(Opened { node, replay })))
+}

@@ -1,0 +1,248 @@
+//! One group in one transaction: lock, load, decide, write, number, commit.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+
+use ledger_projections::{commands, nodes};
+use ledger_protocol::event::Event;
+use ledger_protocol::id::{CommandId, NodeId};
+use ledger_protocol::kind::Lane;
+use sqlx::{Acquire as _, PgConnection};
+use uuid::Uuid;
+
+use crate::request::{Item, Request};
+use crate::{Error, Fence, Outcome, lease};
+
+use super::world::World;
+use super::{Inner, decide};
+
+/// The answers to a group, and the events that carry them.
+#[derive(Debug)]
+pub(crate) struct Appended {
+    /// One answer for each item, in order.
+    pub(crate) answers: Vec<Result<Outcome, Error>>,
+    /// Position of the first event, when there are events.
+    pub(crate) first: u64,
+    /// The events, in order.
+    pub(crate) events: Vec<Event>,
+}
+
+/// Appends a group and answers each of its items. A group that the database refuses is halved
+/// until the item at fault stands alone, so that it cannot block the rest.
+pub(super) async fn append(inner: &Inner, items: Vec<Item>) -> Vec<Result<Outcome, Error>> {
+    let mut answers = Vec::with_capacity(items.len());
+    let mut rest = VecDeque::from([items]);
+    while let Some(mut items) = rest.pop_front() {
+        match append_once(inner, &items).await {
+            Ok(appended) => {
+                inner.tail.committed(appended.first, &appended.events);
+                answers.extend(appended.answers);
+            }
+            Err(error) if items.len() > 1 && error.is_from_statement() => {
+                tracing::warn!(items = items.len(), error = &error as &dyn std::error::Error,
+                    "the group was refused; its halves are tried alone");
+                let second = items.split_off(items.len() / 2);
+                rest.push_front(second);
+                rest.push_front(items);
+            }
+            Err(error) => {
+                tracing::error!(items = items.len(), error = &error as &dyn std::error::Error,
+                    "the group was not appended");
+                answers.extend(items.iter().map(|_| Err(error.clone())));
+            }
+        }
+    }
+    answers
+}
+
+async fn append_once(inner: &Inner, items: &[Item]) -> Result<Appended, Error> {
+    let mut connection = inner.pool.acquire().await?;
+    let mut transaction = connection.begin().await?;
+    let appended = append_within(inner, &mut transaction, items).await?;
+    commit(transaction).await?;
+    Ok(appended)
+}
+
+/// Commits. When the server itself says no, nothing happened; when the link dies, nobody knows.
+pub(crate) async fn commit(
+    transaction: sqlx::Transaction<'_, sqlx::Postgres>,
+) -> Result<(), Error> {
+    transaction.commit().await.map_err(|error| match error {
+        sqlx::Error::Database(_) => Error::from(error),
+        _ => Error::OutcomeUnknown,
+    })
+}
+
+/// Everything but begin and commit.
+pub(crate) async fn append_within(
+    inner: &Inner,
+    conn: &mut PgConnection,
+    items: &[Item],
+) -> Result<Appended, Error> {
+    let fences = standing_fences(conn, items).await?;
+    let mut world = load(inner, conn, items).await?;
+    let now = inner.options.clock.now();
+    let pending_max = inner.options.pending_per_lane_max;
+    let mut answers = Vec::with_capacity(items.len());
+    for item in items {
+        let stands = item.fence.as_ref().is_none_or(|fence| fences.contains(fence));
+        answers.push(if stands {
+            decide::decide(&mut world, item, pending_max, now)
+        } else {
+            Err(Error::Fenced)
+        });
+    }
+    let changes = world.changes()?;
+    let (events, bodies): (Vec<Event>, Vec<Vec<u8>>) =
+        std::mem::take(&mut world.events).into_iter().unzip();
+    if events.is_empty() {
+        return Ok(Appended { answers, first: 0, events });
+    }
+    changes.write(conn).await?;
+    let first = number(conn, &events, bodies).await?;
+    Ok(Appended { answers, first, events })
+}
+
+/// Takes the head and writes the events behind it, in one statement, as the last thing before
+/// the commit: from here on every other append waits.
+async fn number(
+    conn: &mut PgConnection,
+    events: &[Event],
+    bodies: Vec<Vec<u8>>,
+) -> Result<u64, Error> {
+    let streams: Vec<Uuid> = events.iter().map(|event| event.stream.uuid()).collect();
+    let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
+    let before: i64 = sqlx::query_scalar(
+        "WITH head AS (
+             UPDATE heads SET position = position + $1 WHERE shard = 0
+             RETURNING position - $1 AS before
+         ), written AS (
+             INSERT INTO events (shard, position, stream, body)
+             SELECT 0, head.before + new.place, new.stream, new.body
+             FROM head, unnest($2::uuid[], $3::bytea[])
+                 WITH ORDINALITY AS new (stream, body, place)
+         )
+         SELECT before FROM head",
+    )
+    .bind(count)
+    .bind(streams)
+    .bind(bodies)
+    .fetch_one(conn)
+    .await?;
+    Ok(u64::try_from(before).unwrap_or(0) + 1)
+}
+
+async fn standing_fences(
+    conn: &mut PgConnection,
+    items: &[Item],
+) -> Result<HashSet<Fence>, Error> {
+    let asked: HashSet<&Fence> = items.iter().filter_map(|item| item.fence.as_ref()).collect();
+    let mut standing = HashSet::new();
+    for fence in asked {
+        if lease::stands(conn, fence).await? {
+            standing.insert(fence.clone());
+        }
+    }
+    Ok(standing)
+}
+
+async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<World, Error> {
+    let mut world = World::default();
+    let ids: HashSet<Uuid> = items.iter().map(|item| item.node.uuid()).collect();
+    let ids: Vec<Uuid> = ids.into_iter().collect();
+    world.nodes =
+        nodes::lock(conn, &ids).await?.into_iter().map(|node| (node.id, node)).collect();
+
+    let mut wanted: HashSet<CommandId> = items.iter().filter_map(Item::command).collect();
+    load_keys(&mut world, conn, items).await?;
+    wanted.extend(world.keys.values());
+    if !wanted.is_empty() {
+        let wanted: Vec<Uuid> = wanted.into_iter().map(CommandId::uuid).collect();
+        for command in commands::get_many(conn, &wanted).await? {
+            world.commands.insert(command.id, command);
+        }
+    }
+    let whole: Vec<Uuid> = items
+        .iter()
+        .filter(|item| item.needs_live_commands())
+        .map(|item| item.node.uuid())
+        .collect();
+    if !whole.is_empty() {
+        for command in commands::live_of(conn, &whole).await? {
+            world.commands.insert(command.id, command);
+        }
+    }
+    load_pending(&mut world, conn, items, inner.options.pending_per_lane_max).await?;
+    Ok(world)
+}
+
+async fn load_keys(
+    world: &mut World,
+    conn: &mut PgConnection,
+    items: &[Item],
+) -> Result<(), Error> {
+    let (mut nodes, mut keys) = (Vec::new(), Vec::new());
+    for item in items {
+        if let Request::Enqueue(enqueue) = &item.request {
+            nodes.push(enqueue.node.uuid());
+            keys.push(enqueue.idempotency_key.as_str());
+        }
+    }
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    for (node, key, command) in commands::by_keys(conn, &nodes, &keys).await? {
+        let key = (NodeId::from_uuid(node), key);
+        world.keys.insert(key, CommandId::from_uuid(command));
+    }
+    Ok(())
+}
+
+/// How many commands wait in each lane that gets new ones (SPEC K4). The span from the oldest
+/// waiting `seq` to the newest is an upper bound that costs one look at an index; only where it
+/// reaches the limit are the commands counted.
+async fn load_pending(
+    world: &mut World,
+    conn: &mut PgConnection,
+    items: &[Item],
+    pending_max: u32,
+) -> Result<(), Error> {
+    let mut asked: HashMap<(NodeId, Lane), u32> = HashMap::new();
+    for item in items {
+        if let Request::Enqueue(enqueue) = &item.request {
+            *asked.entry((enqueue.node, enqueue.kind.lane)).or_default() += 1;
+        }
+    }
+    if asked.is_empty() {
+        return Ok(());
+    }
+    let arrays = |lanes: &[(NodeId, Lane)]| -> (Vec<Uuid>, Vec<&'static str>) {
+        lanes.iter().map(|(node, lane)| (node.uuid(), lane.as_str())).unzip()
+    };
+    let lanes: Vec<_> = asked.keys().copied().collect();
+    let (nodes, names) = arrays(&lanes);
+    let mut crowded = Vec::new();
+    for (node, lane, oldest) in commands::oldest_pending(conn, &nodes, &names).await? {
+        let (node, Some(lane)) = (NodeId::from_uuid(node), Lane::parse(&lane)) else { continue };
+        let newest = world.nodes.get(&node).map_or(0, |node| node.seq);
+        let span = (newest + 1).saturating_sub(u64::try_from(oldest).unwrap_or(0));
+        let span = u32::try_from(span).unwrap_or(u32::MAX);
+        world.pending.insert((node, lane), span);
+        let new = asked.get(&(node, lane)).copied().unwrap_or_default();
+        if span.saturating_add(new) > pending_max {
+            crowded.push((node, lane));
+        }
+    }
+    if crowded.is_empty() {
+        return Ok(());
+    }
+    let (nodes, names) = arrays(&crowded);
+    for lane in &crowded {
+        world.pending.insert(*lane, 0);
+    }
+    for (node, lane, count) in commands::count_pending(conn, &nodes, &names).await? {
+        let Some(lane) = Lane::parse(&lane) else { continue };
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        world.pending.insert((NodeId::from_uuid(node), lane), count);
+    }
+    Ok(())
+}

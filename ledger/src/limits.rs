@@ -1,0 +1,24 @@
+//! Limits of the append and its database, each with its unit in its name.
+
+use std::time::Duration;
+
+/// Most requests that wait for the append; one more is refused at once.
+pub const QUEUE_REQUESTS_MAX: usize = 8_192;
+/// Most requests of one group.
+pub const GROUP_REQUESTS_MAX: usize = 512;
+/// Most bytes of payloads, results and specs in one group.
+pub const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most notices of commits that wait for the tail's task; what does not fit is read from the log.
+pub const TAIL_COMMITS_MAX: usize = 1_024;
+/// Most commits that a slow subscriber may lag behind before it is told so.
+pub const SUBSCRIBER_COMMITS_MAX: usize = 4_096;
+/// Most events that are read from the log at once.
+pub const READ_EVENTS_MAX: u32 = 1_000;
+/// How often the head is looked at, in case a wake-up was lost (SPEC D3).
+pub const HEAD_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a statement of the service may take.
+pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a statement may wait for a lock.
+pub const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a caller waits for a connection of the pool.
+pub const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,0 +1,4 @@
+//! A new SQL file must be embedded again.
+fn main() {
+    println!("cargo:rerun-if-changed=.");
+}

@@ -1,0 +1,256 @@
+//! Writing the read tables. Called by the append alone, inside its transaction.
+
+use ledger_protocol::id::{CommandId, NodeId};
+use sqlx::PgConnection;
+
+use crate::Error;
+use crate::rows::{CommandRow, LiveRow, NodeRow, SettledRow, bigint};
+
+/// What one append changes, each row once.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Nodes that are new.
+    pub nodes_new: Vec<NodeRow>,
+    /// Nodes of which more than `seq` changed.
+    pub nodes_changed: Vec<NodeRow>,
+    /// Nodes of which only `seq` changed, with it.
+    pub nodes_seq: Vec<(NodeId, u64)>,
+    /// Desired states that were set: node, generation, spec.
+    pub specs: Vec<(NodeId, u64, Vec<u8>)>,
+    /// Keys that were taken: node, key, command.
+    pub keys: Vec<(NodeId, String, CommandId)>,
+    /// Commands that are new and have not ended.
+    pub live_new: Vec<LiveRow>,
+    /// Commands that changed and have not ended.
+    pub live_changed: Vec<LiveRow>,
+    /// Commands that ended and had a live row.
+    pub live_ended: Vec<CommandId>,
+    /// Commands that ended.
+    pub settled_new: Vec<SettledRow>,
+    /// Ended commands that changed.
+    pub settled_changed: Vec<SettledRow>,
+}
+
+impl Changes {
+    /// Puts a command's new row where it belongs. `before` tells where its row was.
+    pub fn command(&mut self, before: Before, row: CommandRow, id: CommandId) {
+        match (before, row) {
+            (Before::None, CommandRow::Live(row)) => self.live_new.push(row),
+            (Before::Live, CommandRow::Live(row)) => self.live_changed.push(row),
+            (Before::None, CommandRow::Settled(row)) => self.settled_new.push(row),
+            (Before::Live, CommandRow::Settled(row)) => {
+                self.live_ended.push(id);
+                self.settled_new.push(row);
+            }
+            // An end is never undone, so a settled command has a settled row again.
+            (Before::Settled, CommandRow::Settled(row)) => self.settled_changed.push(row),
+            (Before::Settled, CommandRow::Live(row)) => self.live_new.push(row),
+        }
+    }
+
+    /// Writes everything, one statement per table and kind of change.
+    pub async fn write(self, conn: &mut PgConnection) -> Result<(), Error> {
+        insert_nodes(conn, self.nodes_new).await?;
+        update_nodes(conn, self.nodes_changed).await?;
+        update_seqs(conn, self.nodes_seq).await?;
+        upsert_specs(conn, self.specs).await?;
+        insert_keys(conn, self.keys).await?;
+        insert_live(conn, self.live_new).await?;
+        update_live(conn, self.live_changed).await?;
+        delete_live(conn, self.live_ended).await?;
+        insert_settled(conn, self.settled_new).await?;
+        update_settled(conn, self.settled_changed).await
+    }
+}
+
+/// Where a command's row was before the append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// Nowhere: it is new.
+    None,
+    /// In `commands_live`.
+    Live,
+    /// In `commands_settled`.
+    Settled,
+}
+
+/// Columns of rows, as the parallel arrays that `unnest` takes.
+macro_rules! columns {
+    ($rows:expr, $query:expr, $($field:ident),+) => {{
+        let rows = $rows;
+        let query = sqlx::query($query);
+        $(let query = query.bind(rows.iter().map(|row| row.$field.clone()).collect::<Vec<_>>());)+
+        query
+    }};
+}
+
+async fn insert_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(), Error> {
+    // Registration is rare, and an array of arrays would need all of one length.
+    for row in rows {
+        sqlx::query(
+            "INSERT INTO nodes
+                 (id, tenant, deleted, seq, applied_generation, allowed_kinds, snapshot)
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+        )
+        .bind(row.id)
+        .bind(row.tenant)
+        .bind(row.deleted)
+        .bind(row.seq)
+        .bind(row.applied_generation)
+        .bind(row.allowed_kinds)
+        .bind(row.snapshot)
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(())
+}
+
+async fn update_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(), Error> {
+    for row in rows {
+        sqlx::query(
+            "UPDATE nodes SET deleted = $2, seq = $3, applied_generation = $4,
+                 allowed_kinds = $5, snapshot = $6
+             WHERE id = $1",
+        )
+        .bind(row.id)
+        .bind(row.deleted)
+        .bind(row.seq)
+        .bind(row.applied_generation)
+        .bind(row.allowed_kinds)
+        .bind(row.snapshot)
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(())
+}
+
+async fn update_seqs(conn: &mut PgConnection, rows: Vec<(NodeId, u64)>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "UPDATE nodes SET seq = new.seq FROM unnest($1::uuid[], $2::bigint[]) AS new (id, seq)
+         WHERE nodes.id = new.id",
+    )
+    .bind(rows.iter().map(|(node, _)| node.uuid()).collect::<Vec<_>>())
+    .bind(rows.iter().map(|(_, seq)| bigint(*seq)).collect::<Vec<_>>())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn upsert_specs(
+    conn: &mut PgConnection,
+    rows: Vec<(NodeId, u64, Vec<u8>)>,
+) -> Result<(), Error> {
+    for (node, generation, spec) in rows {
+        sqlx::query(
+            "INSERT INTO node_specs (node, generation, spec) VALUES ($1, $2, $3)
+             ON CONFLICT (node) DO UPDATE
+                 SET generation = excluded.generation, spec = excluded.spec",
+        )
+        .bind(node.uuid())
+        .bind(bigint(generation))
+        .bind(spec)
+        .execute(&mut *conn)
+        .await?;
+    }
+    Ok(())
+}
+
+async fn insert_keys(
+    conn: &mut PgConnection,
+    rows: Vec<(NodeId, String, CommandId)>,
+) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    sqlx::query(
+        "INSERT INTO command_keys (node, key, command)
+         SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[])",
+    )
+    .bind(rows.iter().map(|(node, _, _)| node.uuid()).collect::<Vec<_>>())
+    .bind(rows.iter().map(|(_, key, _)| key.as_str()).collect::<Vec<_>>())
+    .bind(rows.iter().map(|(_, _, command)| command.uuid()).collect::<Vec<_>>())
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn insert_live(conn: &mut PgConnection, rows: Vec<LiveRow>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    columns!(
+        &rows,
+        "INSERT INTO commands_live
+             (id, node, seq, lane, kind, state, in_flight, due_at, not_after, min_generation,
+              snapshot)
+         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::text[],
+             $6::text[], $7::boolean[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])",
+        id, node, seq, lane, kind, state, in_flight, due_at, not_after, min_generation, snapshot
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn update_live(conn: &mut PgConnection, rows: Vec<LiveRow>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    columns!(
+        &rows,
+        "UPDATE commands_live AS c
+         SET state = new.state, in_flight = new.in_flight, due_at = new.due_at,
+             snapshot = new.snapshot
+         FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[], $5::bytea[])
+             AS new (id, state, in_flight, due_at, snapshot)
+         WHERE c.id = new.id",
+        id, state, in_flight, due_at, snapshot
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn delete_live(conn: &mut PgConnection, ids: Vec<CommandId>) -> Result<(), Error> {
+    if ids.is_empty() {
+        return Ok(());
+    }
+    sqlx::query("DELETE FROM commands_live WHERE id = ANY($1)")
+        .bind(ids.iter().map(|id| id.uuid()).collect::<Vec<_>>())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+async fn insert_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    columns!(
+        &rows,
+        "INSERT INTO commands_settled (id, node, seq, state, snapshot)
+         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::bytea[])",
+        id, node, seq, state, snapshot
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn update_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    columns!(
+        &rows,
+        "UPDATE commands_settled AS c SET snapshot = new.snapshot
+         FROM unnest($1::uuid[], $2::bytea[]) AS new (id, snapshot) WHERE c.id = new.id",
+        id, snapshot
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
