@@ -1,0 +1,102 @@
+//! What can go wrong between this crate and the machine.
+
+use std::{io, path::PathBuf};
+
+/// Every failure of a program, a file or a cancelled wait. `Display` never repeats the source; [`Error::chain`] does.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// None of the folders that the host searches holds the program.
+    #[error("{program} not found")]
+    ProgramNotFound {
+        /// The program's name.
+        program: String,
+    },
+    /// The operating system refused to start the program.
+    #[error("{program} could not be started")]
+    ProgramNotStarted {
+        /// The program's name.
+        program: String,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// The program was killed because it took too long.
+    #[error("{program} did not answer within {seconds} s")]
+    ProgramTimedOut {
+        /// The program's name.
+        program: String,
+        /// The time it was given.
+        seconds: f64,
+    },
+    /// The program was killed because it would not stop writing.
+    #[error("{program} wrote more than {bytes_max} bytes")]
+    ProgramSaidTooMuch {
+        /// The program's name.
+        program: String,
+        /// The bound it crossed.
+        bytes_max: usize,
+    },
+    /// The program ended with something else than success.
+    #[error("{program} ended with {status}: {said}")]
+    ProgramFailed {
+        /// The program's name.
+        program: String,
+        /// Its exit status in words.
+        status: String,
+        /// The beginning of what it said.
+        said: String,
+    },
+    /// The program succeeded, yet what it wrote makes no sense.
+    #[error("{program} gave an answer that cannot be read: {found}")]
+    ProgramUnreadable {
+        /// The program's name.
+        program: String,
+        /// What was found instead.
+        found: String,
+    },
+    /// The command was cancelled while it waited.
+    #[error("cancelled")]
+    Cancelled,
+    /// A file or folder refused an action.
+    #[error("cannot {action} {}", path.display())]
+    File {
+        /// The action, as a verb.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The operating system's reason.
+        source: io::Error,
+    },
+    /// A blocking piece of work ended without an answer.
+    #[error("{work} broke off")]
+    BrokeOff {
+        /// The piece of work.
+        work: &'static str,
+    },
+}
+
+impl Error {
+    /// The error and everything under it in one line, for a `why` that an operator reads.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            source = error.source();
+        }
+        text
+    }
+
+    pub(crate) fn file(
+        action: &'static str,
+        path: &std::path::Path,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::File {
+            action,
+            path,
+            source,
+        }
+    }
+}

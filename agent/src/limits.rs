@@ -1,0 +1,60 @@
+//! Every bound of this crate, with its unit.
+
+/// How long one program (`nvidia-smi`, `ipmitool`, `dmesg`, …) may take to answer. `nvidia-smi` without its persistence
+/// daemon wakes every GPU first, which takes tens of seconds on a machine with eight.
+pub const PROGRAM_ANSWER_SECONDS_MAX: u64 = 60;
+/// How long a killed program may take to go away before it is left to the runtime's reaper. A program stuck inside a
+/// driver cannot be killed, and must not hold the command with it.
+pub const PROGRAM_REAP_SECONDS_MAX: u64 = 5;
+/// What a program that is asked a question may answer.
+pub const PROGRAM_OUTPUT_BYTES_MAX: usize = 1024 * 1024;
+/// What is kept of a program's standard error.
+pub const PROGRAM_STDERR_BYTES_MAX: usize = 8 * 1024;
+/// The longest line that is read from a program; a longer one is dropped whole and counted.
+pub const PROGRAM_LINE_BYTES_MAX: usize = 1024 * 1024;
+/// How much of what a program said may stand in a `why`.
+pub const SAID_CHARS_MAX: usize = 240;
+
+/// The largest file of `/proc` or `/sys` that is read; `/proc/cpuinfo` of 512 threads is below 1 MiB.
+pub const DOCUMENT_BYTES_MAX: u64 = 4 * 1024 * 1024;
+/// The longest single value taken from `/sys`, `/proc` or a program.
+pub const VALUE_CHARS_MAX: usize = 128;
+
+/// How long the collection of one section of the inventory may take.
+pub const SECTION_SECONDS_MAX: u64 = 20;
+/// How many entries of one list of the inventory are collected at all.
+pub const INVENTORY_LIST_ITEMS_MAX: usize = 1024;
+/// The addresses that are reported for one network interface.
+pub const NIC_ADDRESSES_MAX: usize = 8;
+/// The size that an executor's result is cut down to. The wire takes 48 KiB (D13); this leaves room around it.
+pub const RESULT_BYTES_MAX: usize = 40 * 1024;
+/// The largest kept inventory that is read back.
+pub const INVENTORY_FILE_BYTES_MAX: u64 = 8 * 1024 * 1024;
+
+/// How much of the kernel's log is searched for GPU errors.
+pub const KERNEL_LOG_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// How many matching lines of the kernel's log are kept.
+pub const KERNEL_LOG_LINES_MAX: usize = 1000;
+
+/// `logs.collect`: the content of one bundle, before compression (section 8).
+pub const BUNDLE_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// `logs.collect`: the kernel's log inside a bundle.
+pub const BUNDLE_KERNEL_LOG_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// `logs.collect`: the entries of one unit; their places are held in memory, eight bytes each.
+pub const BUNDLE_ENTRIES_MAX: usize = 1_000_000;
+/// `logs.collect`: all bundles that stay on the node together. The oldest go first.
+pub const BUNDLES_BYTES_MAX: u64 = 1024 * 1024 * 1024;
+/// `logs.collect`: how many bundles stay on the node. The oldest go first.
+pub const BUNDLES_FILES_MAX: usize = 64;
+/// `logs.collect`: what is left free on the state directory's disk whatever is asked for.
+pub const BUNDLES_DISK_RESERVE_BYTES: u64 = 512 * 1024 * 1024;
+/// `logs.collect`: how long the reading of the journal may take; what was read by then is bundled.
+pub const LOGS_READ_SECONDS_MAX: u64 = 300;
+/// `logs.collect`: `sinceSeconds` when the payload names none.
+pub const LOGS_SINCE_SECONDS_DEFAULT: u64 = 3600;
+/// `logs.collect`: the units that one command may name.
+pub const LOGS_UNITS_MAX: usize = 16;
+/// systemd's own bound for a unit's name.
+pub const UNIT_NAME_BYTES_MAX: usize = 255;
+/// The longest command id that may become the name of a file.
+pub const COMMAND_ID_BYTES_MAX: usize = 128;
