@@ -1,0 +1,74 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{api, watch};
+use crate::exit::Failure;
+use crate::output::Output;
+use crate::telemetry;
+
+/// Every command ends; it has at most one effect; what the ledger says happened can be proved.
+#[derive(Debug, Parser)]
+#[command(
+    name = "command-ledger",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done, 1 failed or differs, 2 usage, 3 refused, 4 not found, \
+                  5 unavailable."
+)]
+pub(crate) struct Arguments {
+    /// What is logged, on stderr: error, warn, info, debug, trace, or target=level pairs
+    #[arg(long, global = true, env = "COMMAND_LEDGER_LOG", value_name = "LEVEL")]
+    log_level: Option<String>,
+    /// How a line of the log looks
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
+    log_format: telemetry::Format,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Api(api::Options),
+    Watch(watch::Options),
+}
+
+impl Command {
+    /// What is logged unless the caller says otherwise: a service tells what it does, a command
+    /// that a person waits for only what is wrong.
+    fn log_level(&self) -> &'static str {
+        match self {
+            Self::Api(_) | Self::Watch(_) => "warn",
+        }
+    }
+}
+
+impl Arguments {
+    /// Starts the log and does what was asked for.
+    pub(crate) async fn run(self, output: &mut Output) -> Result<(), Failure> {
+        let level = self.log_level.as_deref().filter(|level| !level.is_empty());
+        telemetry::start(level.unwrap_or(self.command.log_level()), self.log_format)?;
+        match self.command {
+            Command::Api(options) => api::run(options, output).await,
+            Command::Watch(options) => watch::run(options, output).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn h2_the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,218 @@
+//! A client of the HTTP API (SPEC section 4).
+
+use std::net::IpAddr;
+
+use clap::Args;
+use reqwest::Url;
+use serde_json::Value;
+
+use crate::exit::{Code, Failure, Meaning};
+use crate::limits::{API_ANSWER_BYTES_MAX, API_ANSWER_WITHIN, API_CONNECT_WITHIN};
+use crate::secret::Secret;
+
+/// Where the API is and who calls it.
+#[derive(Debug, Args)]
+pub(crate) struct ApiOptions {
+    /// Base URL of the API, such as <http://127.0.0.1:7070>
+    #[arg(long, env = "COMMAND_LEDGER_API", value_name = "URL")]
+    api: String,
+    /// API token; better in the environment than on a command line that others can list
+    #[arg(
+        long,
+        env = "COMMAND_LEDGER_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    token: Secret,
+}
+
+/// The API, as one identity sees it.
+pub(crate) struct Client {
+    http: reqwest::Client,
+    base: String,
+    token: Secret,
+}
+
+impl Client {
+    /// A client; nothing is sent yet.
+    pub(crate) fn new(options: ApiOptions) -> Result<Self, Failure> {
+        let url = Url::parse(&options.api).or_usage("--api is no URL")?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Failure::usage(
+                "--api must begin with http:// or https://, such as http://127.0.0.1:7070",
+            ));
+        }
+        let token = options.token.reveal().trim();
+        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Failure::usage(
+                "--token (or COMMAND_LEDGER_TOKEN) is empty or no token; `up` shows one, and \
+                 `command-ledger token create` makes one",
+            ));
+        }
+        let token = Secret::new(token);
+        let mut http = reqwest::Client::builder()
+            .connect_timeout(API_CONNECT_WITHIN)
+            .timeout(API_ANSWER_WITHIN)
+            // The API never redirects, and a token must not follow one to somebody else.
+            .redirect(reqwest::redirect::Policy::none());
+        if url.scheme() == "http" {
+            // Looking for the machine's authorities fails where it has none, and none is needed.
+            http = http.tls_certs_only([]);
+        }
+        if is_loopback(&url) {
+            // A proxy for the outside world cannot reach this machine's own loopback.
+            http = http.no_proxy();
+        }
+        Ok(Self {
+            http: http.build()?,
+            base: url.as_str().trim_end_matches('/').to_owned(),
+            token,
+        })
+    }
+
+    /// Calls `method` of `service` and gives its result.
+    pub(crate) async fn call(
+        &self,
+        service: &str,
+        method: &str,
+        input: &Value,
+    ) -> Result<Value, Failure> {
+        let url = format!("{}/api/compute/{service}/{method}", self.base);
+        let request = self
+            .http
+            .post(&url)
+            .bearer_auth(self.token.reveal())
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(input)?);
+        let sent = request.send().await.map_err(reqwest::Error::without_url);
+        let mut answer =
+            sent.or_unavailable(format!("the API at {} does not answer", self.base))?;
+        let status = answer.status();
+        let mut body = Vec::new();
+        loop {
+            let chunk = answer.chunk().await.map_err(reqwest::Error::without_url);
+            let Some(chunk) = chunk.or_unavailable("the API's answer broke off")? else {
+                break;
+            };
+            if body.len() + chunk.len() > API_ANSWER_BYTES_MAX {
+                return Err(Failure::failed(format!(
+                    "the answer has more than {API_ANSWER_BYTES_MAX} bytes; ask for less, such as \
+                     limit=20"
+                )));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        let json: Option<Value> = serde_json::from_slice(&body).ok();
+        match json {
+            Some(json) if status.is_success() => Ok(json),
+            json => Err(refusal(status.as_u16(), json.as_ref())),
+        }
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || address
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
+}
+
+/// What an answer other than a result means.
+fn refusal(status: u16, body: Option<&Value>) -> Failure {
+    let error = body.and_then(|body| body.get("error"));
+    let text = |field| {
+        error
+            .and_then(|error| error.get(field))
+            .and_then(Value::as_str)
+    };
+    let (Some(code), Some(message)) = (text("code"), text("message")) else {
+        return Failure::failed(format!(
+            "HTTP status {status} without an error of the API: is --api the API's base URL?"
+        ));
+    };
+    let meaning = match code {
+        "NOT_FOUND" => Code::NotFound,
+        "UNAVAILABLE" => Code::Unavailable,
+        "INTERNAL" => Code::Failed,
+        _ => Code::Refused,
+    };
+    let mut told = format!("{code}: {message}");
+    if let Some(details) = error.and_then(|error| error.get("details")) {
+        told.push_str(&format!(" {details}"));
+    }
+    Failure::new(meaning, anyhow::anyhow!(crate::output::printable(&told)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn options(api: &str, token: &str) -> ApiOptions {
+        ApiOptions {
+            api: api.to_owned(),
+            token: Secret::new(token),
+        }
+    }
+
+    #[test]
+    fn h2_the_apis_codes_become_exit_codes() {
+        for (code, exit) in [
+            ("INVALID_INPUT", Code::Refused),
+            ("UNAUTHENTICATED", Code::Refused),
+            ("PERMISSION_DENIED", Code::Refused),
+            ("NOT_FOUND", Code::NotFound),
+            ("CONFLICT", Code::Refused),
+            ("INVALID_STATE", Code::Refused),
+            ("UNSUPPORTED", Code::Refused),
+            ("LIMIT_EXCEEDED", Code::Refused),
+            ("INTERNAL", Code::Failed),
+            ("UNAVAILABLE", Code::Unavailable),
+        ] {
+            let body = json!({"error": {"code": code, "message": "why", "details": {"a": 1}}});
+            let failure = refusal(400, Some(&body));
+            assert_eq!(failure.code, exit, "{code}");
+            assert_eq!(failure.to_string(), format!("{code}: why {{\"a\":1}}"));
+        }
+    }
+
+    #[test]
+    fn h2_an_answer_of_something_else_is_named_as_such() {
+        let failure = refusal(502, None);
+        assert_eq!(failure.code, Code::Failed);
+        assert!(failure.to_string().contains("502"), "{failure}");
+    }
+
+    #[test]
+    fn h2_an_api_url_or_token_that_cannot_be_is_a_usage_error() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        for (api, token) in [
+            ("127.0.0.1:7070", "t"),
+            ("ftp://host", "t"),
+            ("", "t"),
+            ("http://host", ""),
+            ("http://host", "two words"),
+            ("http://host", "line\nline"),
+        ] {
+            let failure = Client::new(options(api, token)).err().unwrap();
+            assert_eq!(failure.code, Code::Usage, "{api} {token}");
+        }
+        let client = Client::new(options("http://host:1/base/", " t\n"))
+            .ok()
+            .unwrap();
+        assert_eq!(client.base, "http://host:1/base");
+        assert_eq!(client.token.reveal(), "t");
+    }
+
+    #[test]
+    fn h2_a_proxy_is_not_asked_for_this_machine() {
+        let loopback = |url: &str| is_loopback(&url.parse().unwrap());
+        assert!(loopback("http://127.0.0.1:1"));
+        assert!(loopback("http://[::1]:1"));
+        assert!(loopback("http://localhost"));
+        assert!(!loopback("http://example.org"));
+    }
+}
