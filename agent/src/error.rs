@@ -28,6 +28,14 @@ pub enum Error {
         /// The time it was given.
         seconds: f64,
     },
+    /// A run before this one was killed and does not die; a second one would only hang beside it.
+    #[error("{program} of an earlier run still hangs as process {process_id}")]
+    ProgramHangs {
+        /// The program's name.
+        program: String,
+        /// The process that hangs.
+        process_id: u32,
+    },
     /// The program was killed because it would not stop writing.
     #[error("{program} wrote more than {bytes_max} bytes")]
     ProgramSaidTooMuch {

@@ -100,7 +100,7 @@ impl Finished {
         Self {
             outcome: Outcome::Failed,
             reason: Some("timeout".to_owned()),
-            details: Some(json!({ "phase": "started", "timeoutSeconds": timeout.as_secs_f64() })),
+            details: Some(json!({ "phase": "started", "timeoutSeconds": timeout.as_secs() })),
             result: None,
         }
     }
@@ -110,7 +110,7 @@ impl Finished {
 #[derive(Debug)]
 pub struct Executors {
     host: Arc<Host>,
-    kept_inventory: inventory::Kept,
+    collector: inventory::Collector,
     bundles: Arc<logs::Bundles>,
 }
 
@@ -119,7 +119,7 @@ impl Executors {
     pub fn new(host: Host) -> Self {
         let host = Arc::new(host);
         Self {
-            kept_inventory: inventory::Kept::new(&host.state_dir),
+            collector: inventory::Collector::new(Arc::clone(&host)),
             bundles: Arc::new(logs::Bundles::new(&host.state_dir)),
             host,
         }
@@ -143,14 +143,14 @@ impl Executors {
             diag_nvml::KIND => {
                 within(
                     job.timeout,
-                    diag_nvml::run(&self.host, &self.kept_inventory, &job, &cancel),
+                    diag_nvml::run(&self.host, &self.collector, &job, &cancel),
                 )
                 .await
             }
             inventory_refresh::KIND => {
                 within(
                     job.timeout,
-                    inventory_refresh::run(&self.host, &self.kept_inventory, &job, &cancel),
+                    inventory_refresh::run(&self.host, &self.collector, &job, &cancel),
                 )
                 .await
             }

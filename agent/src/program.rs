@@ -1,7 +1,13 @@
 //! Other programs: each with a time limit, a bound on what it may write, nothing on its standard input, a process group
 //! of its own, and killed and reaped when it is no longer wanted.
 
-use std::{ops::ControlFlow, path::Path, process::ExitStatus, process::Stdio, time::Duration};
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::{
@@ -14,6 +20,10 @@ use crate::{error::Error, limits, sysfs};
 
 /// The variables that a program inherits; the agent's own may hold tokens, which are nobody else's business.
 const INHERITED_VARIABLES: [&str; 4] = ["PATH", "LD_LIBRARY_PATH", "DBUS_SYSTEM_BUS_ADDRESS", "TZ"];
+
+/// Children that were killed and did not die: they hang inside a driver. While one of them is there its program is not
+/// started again, or each diagnosis of a node with a hanging driver would leave one more process that nobody can end.
+static UNKILLABLE: Mutex<Vec<(PathBuf, Child)>> = Mutex::new(Vec::new());
 
 /// How the watch over a program ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -241,12 +251,33 @@ pub(crate) async fn watch(
         let reap = Duration::from_secs(limits::PROGRAM_REAP_SECONDS_MAX);
         if let Ok(Ok(_)) = tokio::time::timeout(reap, child.wait()).await {
             group.0 = None;
+        } else {
+            set_aside(path, child);
         }
     }
     Ok(Ended { end, stderr: said })
 }
 
+fn set_aside(path: &Path, child: Child) {
+    let mut unkillable = UNKILLABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    unkillable.push((path.to_path_buf(), child));
+}
+
+/// The process of an earlier run that still hangs, if there is one.
+fn still_hanging(path: &Path) -> Option<u32> {
+    let mut unkillable = UNKILLABLE.lock().unwrap_or_else(PoisonError::into_inner);
+    unkillable.retain_mut(|(_, child)| matches!(child.try_wait(), Ok(None)));
+    let (_, child) = unkillable.iter().find(|(program, _)| program == path)?;
+    child.id()
+}
+
 fn start(path: &Path, arguments: &[&str]) -> Result<Child, Error> {
+    if let Some(process_id) = still_hanging(path) {
+        return Err(Error::ProgramHangs {
+            program: name(path),
+            process_id,
+        });
+    }
     let mut command = Command::new(path);
     command
         .args(arguments)
@@ -311,143 +342,4 @@ pub(crate) fn said(text: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fake_machine::{FakeMachine, wait_until};
-
-    fn no_cancel() -> CancellationToken {
-        CancellationToken::new()
-    }
-
-    #[tokio::test]
-    async fn a_program_gets_nothing_on_stdin_and_none_of_our_variables() {
-        let machine = FakeMachine::new();
-        let path = machine.program(
-            "tool",
-            "cat; echo \"[$CARGO_MANIFEST_DIR]\"; echo oops >&2; exit 3",
-        );
-        let answer = ask(&path, &[], Duration::from_secs(20), &no_cancel())
-            .await
-            .unwrap();
-        assert_eq!(answer.stdout, "[]\n");
-        assert_eq!(answer.stderr, "oops\n");
-        assert_eq!(
-            answer.success().unwrap_err().to_string(),
-            "tool ended with exit status 3: oops"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_hanging_program_is_killed_and_reaped_with_its_children() {
-        let machine = FakeMachine::new();
-        let pids = machine.path("pids");
-        let path = machine.program(
-            "tool",
-            &format!(
-                "sleep 600 & echo $! >{0}; echo $$ >>{0}; wait",
-                pids.display()
-            ),
-        );
-        let error = ask(&path, &[], Duration::from_millis(700), &no_cancel())
-            .await
-            .unwrap_err();
-        assert_eq!(error.to_string(), "tool did not answer within 0.7 s");
-        let pids = std::fs::read_to_string(pids).unwrap();
-        assert_eq!(pids.lines().count(), 2);
-        for pid in pids.lines() {
-            wait_until("the process is gone", || {
-                !crate::fake_machine::is_running(pid)
-            })
-            .await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_cancelled_program_is_killed_at_once() {
-        let machine = FakeMachine::new();
-        let path = machine.program("tool", "echo started; sleep 600");
-        let cancel = no_cancel();
-        let stop = cancel.clone();
-        let mut on_line = |_: &[u8]| {
-            stop.cancel();
-            ControlFlow::Continue(())
-        };
-        let seen = lines(&path, &[], Duration::from_mins(10), &cancel, &mut on_line);
-        let seen = tokio::time::timeout(Duration::from_secs(30), seen)
-            .await
-            .unwrap()
-            .unwrap();
-        assert_eq!(seen.end, End::Cancelled);
-    }
-
-    #[tokio::test]
-    async fn a_dropped_wait_leaves_no_process_behind() {
-        let machine = FakeMachine::new();
-        let pid = machine.path("pid");
-        let path = machine.program(
-            "tool",
-            &format!("echo $$ >{}.new; mv {0}.new {0}; sleep 600", pid.display()),
-        );
-        let cancel = no_cancel();
-        {
-            let asked = ask(&path, &[], Duration::from_mins(10), &cancel);
-            tokio::select! {
-                _ = asked => panic!("it cannot end by itself"),
-                () = wait_until("it started", || pid.exists()) => {}
-            }
-        }
-        let pid = std::fs::read_to_string(pid).unwrap();
-        wait_until("the process is gone", || {
-            !crate::fake_machine::is_running(pid.trim())
-        })
-        .await;
-    }
-
-    #[tokio::test]
-    async fn a_program_that_never_stops_writing_is_stopped() {
-        let machine = FakeMachine::new();
-        let path = machine.program("tool", "exec yes");
-        let error = ask(&path, &[], Duration::from_mins(1), &no_cancel())
-            .await
-            .unwrap_err();
-        assert_eq!(error.to_string(), "tool wrote more than 1048576 bytes");
-    }
-
-    #[tokio::test]
-    async fn overlong_lines_are_left_out_and_the_rest_is_read() {
-        let machine = FakeMachine::new();
-        let path = machine.program(
-            "tool",
-            "echo one; head -c 3000000 /dev/zero | tr '\\0' x; echo; printf two",
-        );
-        let mut seen = Vec::new();
-        let lines = lines(
-            &path,
-            &[],
-            Duration::from_mins(1),
-            &no_cancel(),
-            &mut |line| {
-                seen.push(String::from_utf8_lossy(line).into_owned());
-                ControlFlow::Continue(())
-            },
-        )
-        .await
-        .unwrap();
-        assert_eq!(seen, ["one", "two"]);
-        assert_eq!(lines.overlong, 1);
-    }
-
-    #[tokio::test]
-    async fn a_program_that_does_not_run_is_named() {
-        let machine = FakeMachine::new();
-        let path = machine.path("nowhere/tool");
-        let error = ask(&path, &[], Duration::from_secs(1), &no_cancel())
-            .await
-            .unwrap_err();
-        assert!(
-            error.chain().starts_with("tool could not be started: "),
-            "{}",
-            error.chain()
-        );
-    }
-}
+mod tests;

@@ -13,12 +13,15 @@ mod nics;
 mod os;
 mod system;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use kept::Kept;
+use kept::Kept;
 
 use crate::{host::Host, limits};
 
@@ -70,36 +73,84 @@ impl Section {
             Self::Os => "os",
         }
     }
+}
 
-    /// Collects the section. `known_gpus` is the section `gpus` of the kept inventory, or nothing for a fresh start.
+/// Collects sections, one inventory at a time.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    host: Arc<Host>,
+    /// What is kept of the inventories before.
+    pub(crate) kept: Kept,
+    /// Sections whose collection hangs; each holds a thread, and must not hold a second.
+    hanging: Arc<Mutex<Vec<Section>>>,
+    section_timeout: Duration,
+}
+
+impl Collector {
+    pub(crate) fn new(host: Arc<Host>) -> Self {
+        Self {
+            kept: Kept::new(&host.state_dir),
+            host,
+            hanging: Arc::default(),
+            section_timeout: Duration::from_secs(limits::SECTION_SECONDS_MAX),
+        }
+    }
+
+    /// Collects one section. `known_gpus` is the section `gpus` of the kept inventory, or nothing for a fresh start.
     pub(super) async fn collect(
-        self,
-        host: &Arc<Host>,
+        &self,
+        section: Section,
         known_gpus: Option<&Value>,
         cancel: &CancellationToken,
     ) -> Value {
-        let collect: fn(&Host) -> Value = match self {
-            Self::Gpus => return gpus::collect(host, known_gpus, cancel).await,
-            Self::Bmc => return bmc::collect(host, cancel).await,
-            Self::System => system::collect,
-            Self::Cpu => cpu::collect,
-            Self::Memory => memory::collect,
-            Self::Disks => disks::collect,
-            Self::Nics => nics::collect,
-            Self::Os => os::collect,
-        };
-        let host = Arc::clone(host);
-        let limit = Duration::from_secs(limits::SECTION_SECONDS_MAX);
-        // A dying disk can hold a reader of `/sys` for minutes; it holds its thread then, not the inventory.
-        match tokio::time::timeout(limit, tokio::task::spawn_blocking(move || collect(&host))).await
+        match section {
+            Section::Gpus => gpus::collect(&self.host, known_gpus, cancel).await,
+            Section::Bmc => bmc::collect(&self.host, cancel).await,
+            Section::System => self.on_a_thread(section, system::collect).await,
+            Section::Cpu => self.on_a_thread(section, cpu::collect).await,
+            Section::Memory => self.on_a_thread(section, memory::collect).await,
+            Section::Disks => self.on_a_thread(section, disks::collect).await,
+            Section::Nics => self.on_a_thread(section, nics::collect).await,
+            Section::Os => self.on_a_thread(section, os::collect).await,
+        }
+    }
+
+    /// A dying disk can hold a reader of `/sys` for minutes; it holds its thread then, not the inventory.
+    async fn on_a_thread(&self, section: Section, collect: fn(&Host) -> Value) -> Value {
+        let name = section.name();
         {
+            let mut hanging = self.hanging.lock().unwrap_or_else(PoisonError::into_inner);
+            if hanging.contains(&section) {
+                return absent(format!("an earlier collection of {name} still hangs"));
+            }
+            hanging.push(section);
+        }
+        let host = Arc::clone(&self.host);
+        let hanging = Arc::clone(&self.hanging);
+        let work = tokio::task::spawn_blocking(move || {
+            let _done = NoLongerHanging { hanging, section };
+            collect(&host)
+        });
+        match tokio::time::timeout(self.section_timeout, work).await {
             Ok(Ok(section)) => section,
-            Ok(Err(_)) => absent("the collection of this section broke off"),
+            Ok(Err(_)) => absent(format!("the collection of {name} broke off")),
             Err(_) => absent(format!(
                 "the machine did not answer within {} s",
-                limit.as_secs()
+                self.section_timeout.as_secs_f64()
             )),
         }
+    }
+}
+
+struct NoLongerHanging {
+    hanging: Arc<Mutex<Vec<Section>>>,
+    section: Section,
+}
+
+impl Drop for NoLongerHanging {
+    fn drop(&mut self) {
+        let mut hanging = self.hanging.lock().unwrap_or_else(PoisonError::into_inner);
+        hanging.retain(|section| *section != self.section);
     }
 }
 
@@ -170,6 +221,31 @@ fn find_longest(value: &Value, pointer: &mut String, longest: &mut Option<(usize
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fake_machine::{FakeMachine, wait_until};
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_section_that_hangs_holds_one_thread_and_not_the_inventory() {
+        let machine = FakeMachine::new();
+        let meminfo = machine.path("proc/meminfo");
+        assert!(
+            std::process::Command::new("mkfifo")
+                .arg(&meminfo)
+                .status()
+                .unwrap()
+                .success()
+        );
+        let mut collector = Collector::new(Arc::new(machine.host()));
+        collector.section_timeout = Duration::from_millis(200);
+        let cancel = CancellationToken::new();
+        let why = async || collector.collect(Section::Memory, None, &cancel).await["why"].take();
+        assert_eq!(why().await, "the machine did not answer within 0.2 s");
+        assert_eq!(why().await, "an earlier collection of memory still hangs");
+        std::fs::write(&meminfo, "MemTotal: 1 kB\n").unwrap();
+        wait_until("it hangs no more", || {
+            collector.hanging.lock().unwrap().is_empty()
+        })
+        .await;
+    }
 
     #[test]
     fn a_long_inventory_is_cut_where_it_is_longest_and_says_so() {

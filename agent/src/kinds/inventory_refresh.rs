@@ -4,15 +4,13 @@
 //! had and no longer sees stays in the inventory as missing, so that `diag.nvml` misses it too; with it the inventory
 //! starts from the hardware alone. The PCI bus is never told to rescan: that would be an effect.
 
-use std::sync::Arc;
-
 use serde::Deserialize;
 use serde_json::{Map, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Finished, Job,
-    inventory::{Kept, Section, fit},
+    inventory::{Collector, Section, fit},
     payload,
 };
 use crate::{host::Host, limits};
@@ -28,8 +26,8 @@ struct Payload {
 }
 
 pub(super) async fn run(
-    host: &Arc<Host>,
-    kept: &Kept,
+    host: &Host,
+    collector: &Collector,
     job: &Job,
     cancel: &CancellationToken,
 ) -> Finished {
@@ -50,7 +48,8 @@ pub(super) async fn run(
     }
     let rescan = payload.rescan.unwrap_or(false);
 
-    let _turn = tokio::select! {
+    let kept = &collector.kept;
+    let turn = tokio::select! {
         turn = kept.turn() => turn,
         () = cancel.cancelled() => return Finished::cancelled(),
     };
@@ -62,13 +61,15 @@ pub(super) async fn run(
     let collected_at = host.now_text();
     let mut collected = Map::new();
     for section in sections {
-        let data = section.collect(host, known_gpus.as_ref(), cancel).await;
+        let data = collector
+            .collect(section, known_gpus.as_ref(), cancel)
+            .await;
         if cancel.is_cancelled() {
             return Finished::cancelled();
         }
         collected.insert(section.name().to_owned(), data);
     }
-    let stored = kept.replace(&collected_at, &collected);
+    let stored = turn.replace(collected_at.clone(), collected.clone()).await;
     let mut result = json!({ "collectedAt": collected_at, "sections": collected });
     fit(&mut result, limits::RESULT_BYTES_MAX);
     let mut finished = Finished::succeeded(result);
@@ -81,7 +82,7 @@ pub(super) async fn run(
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, thread};
+    use std::{fs, sync::Arc, thread};
 
     use serde_json::Value;
 

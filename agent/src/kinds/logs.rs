@@ -20,6 +20,8 @@ const WORK_PREFIX: &str = ".work-";
 pub(crate) struct Bundles {
     folder: PathBuf,
     working: Mutex<BTreeSet<String>>,
+    /// What the content of one bundle may measure.
+    pub(super) content_bytes_max: u64,
 }
 
 /// The scratch folder of one command; it is removed when this is dropped.
@@ -35,6 +37,7 @@ impl Bundles {
         Self {
             folder: state_dir.join("bundles"),
             working: Mutex::default(),
+            content_bytes_max: limits::BUNDLE_BYTES_MAX,
         }
     }
 
@@ -80,10 +83,11 @@ impl Bundles {
     /// files and the bundle made from them stand side by side for a while.
     pub(super) fn budget_bytes(&self) -> u64 {
         let Ok(space) = rustix::fs::statvfs(&self.folder) else {
-            return limits::BUNDLE_BYTES_MAX;
+            return self.content_bytes_max;
         };
         let free = space.f_bavail.saturating_mul(space.f_frsize);
-        limits::BUNDLE_BYTES_MAX.min(free.saturating_sub(limits::BUNDLES_DISK_RESERVE_BYTES) / 2)
+        self.content_bytes_max
+            .min(free.saturating_sub(limits::BUNDLES_DISK_RESERVE_BYTES) / 2)
     }
 
     /// Removes the oldest bundles until a new one of this size has room beside the others.

@@ -11,7 +11,7 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Number, Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
     logs::{
         Bundles,
         bundle::{self, Member},
-        journal::{self, Spool},
+        journal::{self, Cut, Spool},
     },
     payload,
 };
@@ -40,18 +40,25 @@ const EVERYTHING: &str = "*";
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Payload {
-    since_seconds: Option<u64>,
+    since_seconds: Option<Number>,
     units: Option<Vec<String>>,
 }
 
 impl Payload {
-    fn check(&self) -> Result<(), String> {
-        if self
-            .since_seconds
-            .is_some_and(|seconds| !(60..=604_800).contains(&seconds))
-        {
-            return Err("sinceSeconds: give 60 to 604800".to_owned());
-        }
+    /// To JSON Schema, which the payload has passed, `60.0` is an integer too.
+    fn since_seconds(&self) -> Result<u64, String> {
+        let Some(given) = &self.since_seconds else {
+            return Ok(limits::LOGS_SINCE_SECONDS_DEFAULT);
+        };
+        let whole = || given.as_f64().filter(|seconds| seconds.fract() == 0.0);
+        given
+            .as_u64()
+            .or_else(|| whole()?.to_string().parse().ok())
+            .filter(|seconds| (60..=604_800).contains(seconds))
+            .ok_or_else(|| "sinceSeconds: give 60 to 604800".to_owned())
+    }
+
+    fn check_units(&self) -> Result<(), String> {
         let units = self.units.as_deref().unwrap_or_default();
         if units.len() > limits::LOGS_UNITS_MAX {
             return Err(format!(
@@ -71,7 +78,7 @@ impl Payload {
 fn is_unit_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= limits::UNIT_NAME_BYTES_MAX
-        && !name.starts_with(['-', '.'])
+        && !name.starts_with('-')
         && name
             .chars()
             .all(|letter| letter.is_ascii_alphanumeric() || ":-_.\\@".contains(letter))
@@ -87,9 +94,10 @@ pub(super) async fn run(
         Ok(payload) => payload,
         Err(refused) => return refused,
     };
-    if let Err(why) = payload.check() {
-        return Finished::failed("invalid-payload", why);
-    }
+    let since_seconds = match payload.check_units().and_then(|()| payload.since_seconds()) {
+        Ok(seconds) => seconds,
+        Err(why) => return Finished::failed("invalid-payload", why),
+    };
     let is_file_name = |id: &str| {
         !id.is_empty()
             && id.len() <= limits::COMMAND_ID_BYTES_MAX
@@ -104,9 +112,7 @@ pub(super) async fn run(
         host: Arc::clone(host),
         bundles: Arc::clone(bundles),
         command_id: job.command_id.clone(),
-        since_seconds: payload
-            .since_seconds
-            .unwrap_or(limits::LOGS_SINCE_SECONDS_DEFAULT),
+        since_seconds,
         units: payload
             .units
             .filter(|units| !units.is_empty())
@@ -143,6 +149,12 @@ struct Collection {
     cancel: CancellationToken,
 }
 
+/// What one unit may use of what is left.
+struct Share {
+    bytes: u64,
+    time: Duration,
+}
+
 /// What became of one unit.
 struct Unit {
     name: String,
@@ -159,7 +171,7 @@ impl Unit {
             "unit": self.name,
             "present": self.present,
             "entries": self.spool.as_ref().map_or(0, Spool::entries),
-            "truncatedBy": cut.map(journal::Cut::name),
+            "truncatedBy": cut.map(Cut::name),
             "overlongEntriesOmitted": (overlong > 0).then_some(overlong),
             "why": self.why,
         }))
@@ -184,7 +196,9 @@ impl Collection {
         let collected_at = self.host.now();
         let since = collected_at
             .unix_timestamp()
-            .saturating_sub_unsigned(self.since_seconds);
+            .saturating_sub_unsigned(self.since_seconds)
+            // A node whose clock stands near 1970 has no time before it.
+            .max(0);
 
         let kernel = self.kernel_log().await?;
         let inventory = self.inventory(budget);
@@ -208,10 +222,15 @@ impl Collection {
         let mut reports = Vec::new();
         let mut truncated = Vec::new();
         for (number, name) in self.units.iter().enumerate() {
-            // Each unit has its share, and what it leaves goes to the next: a chatty unit drives nobody else out.
-            let share = left / (self.units.len() - number) as u64;
+            // Each unit has its share of room and time, and what it leaves goes to the next: a chatty unit drives
+            // nobody else out.
+            let waiting = u32::try_from(self.units.len() - number).unwrap_or(u32::MAX);
+            let share = Share {
+                bytes: left / u64::from(waiting),
+                time: self.read_until.saturating_duration_since(Instant::now()) / waiting,
+            };
             let spool = work.folder.join(format!("spool-{number}"));
-            let unit = self.unit(name, since, &spool, share).await?;
+            let unit = self.unit(name, since, &spool, &share).await?;
             reports.push(unit.report());
             if let Some(spool) = unit.spool {
                 left = left.saturating_sub(spool.bytes());
@@ -265,7 +284,7 @@ impl Collection {
         name: &str,
         since: i64,
         spool: &std::path::Path,
-        share: u64,
+        share: &Share,
     ) -> Result<Unit, Error> {
         let absent = |why: String| Unit {
             name: name.to_owned(),
@@ -284,15 +303,22 @@ impl Collection {
         if name != EVERYTHING {
             arguments.push(&unit_argument);
         }
-        let time = self.read_until.saturating_duration_since(Instant::now());
-        let spool =
-            match journal::read(&journalctl, &arguments, spool, share, time, &self.cancel).await {
-                Ok(spool) => spool,
-                Err(error @ (Error::ProgramFailed { .. } | Error::ProgramNotStarted { .. })) => {
-                    return Ok(absent(error.chain()));
-                }
-                Err(error) => return Err(error),
-            };
+        let spool = match journal::read(
+            &journalctl,
+            &arguments,
+            spool,
+            share.bytes,
+            share.time,
+            &self.cancel,
+        )
+        .await
+        {
+            Ok(spool) => spool,
+            Err(error @ (Error::ProgramFailed { .. } | Error::ProgramNotStarted { .. })) => {
+                return Ok(absent(error.chain()));
+            }
+            Err(error) => return Err(error),
+        };
         if spool.entries() > 0 {
             return Ok(Unit {
                 name: name.to_owned(),
@@ -305,16 +331,20 @@ impl Collection {
             "" => String::new(),
             complaint => format!(" ({})", program::said(complaint)),
         };
-        let silent = format!(
-            "no journal entry in the last {} s{complaint}",
-            self.since_seconds
-        );
+        let silent = match spool.cut {
+            None => format!(
+                "no journal entry in the last {} s{complaint}",
+                self.since_seconds
+            ),
+            Some(Cut::Time) => format!(
+                "no journal entry came within {} s",
+                share.time.as_secs_f64()
+            ),
+            Some(Cut::Bytes) => "no room was left for an entry".to_owned(),
+        };
         let (present, why) = match self.is_known_to_systemd(name).await? {
             Ok(true) => (true, silent),
-            Ok(false) => (
-                false,
-                "systemd knows no such unit, and the journal has no entry of it".to_owned(),
-            ),
+            Ok(false) => (false, format!("systemd knows no such unit, {silent}")),
             Err(why) => (false, format!("{silent}; {why}")),
         };
         Ok(Unit {
@@ -425,240 +455,4 @@ fn member_name(number: usize, unit: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::{collections::BTreeMap, io::Read, path::Path};
-
-    use sha2::Digest;
-
-    use super::*;
-    use crate::{
-        fake_machine::{FakeMachine, wait_until},
-        kinds::{
-            Executors, Outcome,
-            tests::{job, run},
-        },
-    };
-
-    fn contents(path: &Path) -> BTreeMap<String, String> {
-        let mut archive =
-            tar::Archive::new(flate2::read::GzDecoder::new(File::open(path).unwrap()));
-        archive
-            .entries()
-            .unwrap()
-            .map(|entry| {
-                let mut entry = entry.unwrap();
-                let mut text = String::new();
-                entry.read_to_string(&mut text).unwrap();
-                (entry.path().unwrap().display().to_string(), text)
-            })
-            .collect()
-    }
-
-    const BUNDLE: &str = "state/bundles/cmd_01jdx8z3f5e8jbm2k3q4r5s6t7.bundle";
-
-    #[tokio::test]
-    async fn k_the_units_asked_for_are_bundled_and_the_absent_ones_told() {
-        let machine = FakeMachine::new();
-        machine.program(
-            "journalctl",
-            "case \"$*\" in *--unit=ssh.service*) printf '{\"MESSAGE\":\"2\"}\\n{\"MESSAGE\":\"1\"}\\n';; esac\necho \
-             \"$1 $2\" >>\"$(dirname \"$0\")/../asked\"",
-        );
-        machine.program(
-            "systemctl",
-            "case \"$4\" in idle.service) echo LoadState=loaded;; *) echo LoadState=not-found;; esac",
-        );
-        machine.program("dmesg", "echo '[0.0] Linux'");
-        let units = json!(["ssh.service", "idle.service", "none.service"]);
-        let finished = run(
-            machine.host(),
-            KIND,
-            json!({ "sinceSeconds": 600, "units": units }),
-        )
-        .await;
-        assert_eq!(finished.outcome, Outcome::Succeeded, "{finished:?}");
-        let result = finished.result.unwrap();
-        assert_eq!(
-            result["units"],
-            json!([
-                { "unit": "ssh.service", "present": true, "entries": 2 },
-                { "unit": "idle.service", "present": true, "entries": 0, "why": "no journal entry in the last 600 s" },
-                { "unit": "none.service", "present": false, "entries": 0,
-                  "why": "systemd knows no such unit, and the journal has no entry of it" },
-            ])
-        );
-        assert_eq!(result.get("truncated"), None);
-        let asked = std::fs::read_to_string(machine.path("asked")).unwrap();
-        // 12:00 on 2026-11-30, less ten minutes.
-        assert_eq!(
-            asked.lines().next(),
-            Some("--since=@1796039400 --unit=ssh.service")
-        );
-
-        let bundle = std::fs::read(machine.path(BUNDLE)).unwrap();
-        assert_eq!(
-            result["bundle"],
-            json!({
-                "name": "bundles/cmd_01jdx8z3f5e8jbm2k3q4r5s6t7.bundle", "bytes": bundle.len(), "uploaded": false,
-                "sha256": hex::encode(sha2::Sha256::digest(&bundle)),
-            })
-        );
-        let contents = contents(&machine.path(BUNDLE));
-        assert_eq!(
-            contents.keys().collect::<Vec<_>>(),
-            ["kernel.log", "manifest.json", "units/00-ssh.service.ndjson"]
-        );
-        assert_eq!(
-            contents["units/00-ssh.service.ndjson"],
-            "{\"MESSAGE\":\"1\"}\n{\"MESSAGE\":\"2\"}\n"
-        );
-        assert_eq!(crate::sysfs::names(&machine.path("state/bundles")).len(), 1);
-    }
-
-    #[tokio::test]
-    async fn without_journald_the_units_absence_is_told() {
-        let machine = FakeMachine::new();
-        let finished = run(machine.host(), KIND, json!({ "units": ["ssh.service"] })).await;
-        assert_eq!(finished.outcome, Outcome::Succeeded);
-        let result = finished.result.unwrap();
-        assert_eq!(
-            result["units"],
-            json!([{ "unit": "ssh.service", "present": false, "entries": 0, "why": "journalctl not found" }])
-        );
-        assert_eq!(
-            result["kernelLog"],
-            json!({ "present": false, "why": "dmesg not found" })
-        );
-        assert!(machine.path(BUNDLE).exists());
-    }
-
-    #[tokio::test]
-    async fn a_machine_whose_journal_is_empty_says_so() {
-        let machine = FakeMachine::new();
-        machine.program(
-            "journalctl",
-            "echo 'No journal files were found.' >&2; echo '-- No entries --'",
-        );
-        machine.program(
-            "systemctl",
-            "echo 'System has not been booted with systemd' >&2; exit 1",
-        );
-        let result = run(machine.host(), KIND, json!({ "units": ["a"] }))
-            .await
-            .result
-            .unwrap();
-        let why = "no journal entry in the last 3600 s (No journal files were found.); systemctl ended with exit \
-                   status 1: System has not been booted with systemd";
-        assert_eq!(
-            result["units"],
-            json!([{ "unit": "a", "present": false, "entries": 0, "why": why }])
-        );
-        let result = run(machine.host(), KIND, json!({})).await.result.unwrap();
-        assert_eq!(result["units"][0]["unit"], "*");
-    }
-
-    #[tokio::test]
-    async fn k1_names_that_are_no_units_are_refused_before_anything_runs() {
-        let machine = FakeMachine::new();
-        machine.program("journalctl", "touch \"$(dirname \"$0\")/../ran\"");
-        let long = "x".repeat(256);
-        for unit in [
-            "--file=/etc/shadow",
-            "-f",
-            "",
-            "a b",
-            "a*",
-            "a/b",
-            "../a",
-            "ü",
-            "a\n",
-            "a\0b",
-            &long,
-        ] {
-            let finished = run(machine.host(), KIND, json!({ "units": [unit] })).await;
-            assert_eq!(
-                finished.reason.as_deref(),
-                Some("invalid-payload"),
-                "{unit:?}"
-            );
-        }
-        for payload in [
-            json!({ "units": vec!["a"; 17] }),
-            json!({ "sinceSeconds": 59 }),
-            json!({ "sinceSeconds": 604_801 }),
-            json!({ "sinceSeconds": -1 }),
-            json!({ "sinceSeconds": 1e300 }),
-        ] {
-            let finished = run(machine.host(), KIND, payload.clone()).await;
-            assert_eq!(
-                finished.reason.as_deref(),
-                Some("invalid-payload"),
-                "{payload}"
-            );
-        }
-        assert!(!machine.path("ran").exists());
-        assert!(
-            is_unit_name("getty@tty1.service") && is_unit_name("dev-disk-by\\x2dlabel-x.device")
-        );
-    }
-
-    #[tokio::test]
-    async fn d12_a_cancelled_collection_leaves_nothing_behind() {
-        let machine = FakeMachine::new();
-        machine.program(
-            "journalctl",
-            "touch \"$(dirname \"$0\")/../ran\"; while :; do echo '{}'; sleep 1; done",
-        );
-        let executors = Executors::new(machine.host());
-        let cancel = CancellationToken::new();
-        let stop = async {
-            wait_until("the journal is read", || machine.path("ran").exists()).await;
-            cancel.cancel();
-        };
-        let (finished, ()) =
-            tokio::join!(executors.run(job(KIND, json!({})), cancel.clone()), stop);
-        assert_eq!(finished.outcome, Outcome::Cancelled);
-        assert!(crate::sysfs::names(&machine.path("state/bundles")).is_empty());
-    }
-
-    #[tokio::test]
-    async fn a_job_that_runs_out_of_time_bundles_what_it_read() {
-        let machine = FakeMachine::new();
-        machine.program("journalctl", "echo '{\"n\":1}'; exec sleep 600");
-        let mut job = job(KIND, json!({}));
-        job.timeout = Duration::from_secs(4);
-        let result = Executors::new(machine.host())
-            .run(job, CancellationToken::new())
-            .await
-            .result
-            .unwrap();
-        assert_eq!(
-            result["units"],
-            json!([{ "unit": "*", "present": true, "entries": 1, "truncatedBy": "time" }])
-        );
-        assert_eq!(result["truncated"]["units"], json!(["*"]));
-        assert_eq!(
-            contents(&machine.path(BUNDLE))["journal.ndjson"],
-            "{\"n\":1}\n"
-        );
-    }
-
-    #[tokio::test]
-    async fn a_state_directory_that_refuses_fails_the_command() {
-        let machine = FakeMachine::new();
-        machine.file("blocked", "");
-        let mut host = machine.host();
-        host.state_dir = machine.path("blocked");
-        let finished = run(host, KIND, json!({})).await;
-        assert_eq!(
-            (finished.outcome, finished.reason.as_deref()),
-            (Outcome::Failed, Some("bundle-failed"))
-        );
-        assert!(
-            finished.details.unwrap()["why"]
-                .as_str()
-                .unwrap()
-                .starts_with("cannot create ")
-        );
-    }
-}
+mod tests;

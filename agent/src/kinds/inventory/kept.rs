@@ -6,10 +6,11 @@ use std::{
     io::{Read, Write},
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use serde_json::{Map, Value, json};
-use tokio::sync::{Mutex, MutexGuard};
+use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use crate::{error::Error, limits};
 
@@ -17,30 +18,28 @@ use crate::{error::Error, limits};
 #[derive(Debug)]
 pub(crate) struct Kept {
     path: PathBuf,
-    turn: Mutex<()>,
+    turn: Arc<Mutex<()>>,
 }
 
 impl Kept {
     pub(crate) fn new(state_dir: &Path) -> Self {
         Self {
             path: state_dir.join("inventory.json"),
-            turn: Mutex::new(()),
+            turn: Arc::default(),
         }
     }
 
     /// Whoever means to change the inventory reads and writes it within one turn.
-    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().await
+    pub(crate) async fn turn(&self) -> Turn {
+        Turn {
+            path: self.path.clone(),
+            _alone: Arc::clone(&self.turn).lock_owned().await,
+        }
     }
 
     /// One section as it was last collected.
     pub(crate) fn section(&self, name: &str) -> Option<Value> {
-        let mut bytes = Vec::new();
-        let file = File::open(&self.path).ok()?;
-        file.take(limits::INVENTORY_FILE_BYTES_MAX)
-            .read_to_end(&mut bytes)
-            .ok()?;
-        let mut inventory: Value = serde_json::from_slice(&bytes).ok()?;
+        let mut inventory = read(&self.path)?;
         Some(
             inventory
                 .get_mut("sections")?
@@ -49,70 +48,100 @@ impl Kept {
                 .take(),
         )
     }
+}
 
-    /// Replaces the given sections and keeps the others. The file is whole at every moment.
-    pub(crate) fn replace(
-        &self,
-        collected_at: &str,
-        collected: &Map<String, Value>,
+/// The turn to change the inventory.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    path: PathBuf,
+    _alone: OwnedMutexGuard<()>,
+}
+
+impl Turn {
+    /// Replaces the given sections and keeps the others. The file is whole at every moment. The turn ends with the
+    /// writing, even if nobody waits for it any more.
+    pub(crate) async fn replace(
+        self,
+        collected_at: String,
+        collected: Map<String, Value>,
     ) -> Result<(), Error> {
-        let mut sections: Map<String, Value> = fs::read(&self.path)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok())
-            .and_then(
-                |mut inventory| match inventory.get_mut("sections").map(Value::take) {
-                    Some(Value::Object(sections)) => Some(sections),
-                    _ => None,
-                },
-            )
-            .unwrap_or_default();
-        for (name, data) in collected {
-            sections.insert(
-                name.clone(),
-                json!({ "collectedAt": collected_at, "data": data }),
-            );
-        }
-        let inventory = json!({ "version": 1, "sections": sections }).to_string();
-        let folder = self.path.parent().unwrap_or(Path::new("/"));
-        let new = self.path.with_extension("json.new");
-        fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
-        let mut file = File::options()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&new)
-            .map_err(Error::file("create", &new))?;
-        file.write_all(inventory.as_bytes())
-            .map_err(Error::file("write", &new))?;
-        file.sync_all().map_err(Error::file("sync", &new))?;
-        fs::rename(&new, &self.path).map_err(Error::file("replace", &self.path))?;
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(Error::file("sync", folder))
+        tokio::task::spawn_blocking(move || replace(&self.path, &collected_at, collected))
+            .await
+            .unwrap_or(Err(Error::BrokeOff {
+                work: "the writing",
+            }))
     }
+}
+
+fn read(path: &Path) -> Option<Value> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(limits::INVENTORY_FILE_BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+fn replace(path: &Path, collected_at: &str, collected: Map<String, Value>) -> Result<(), Error> {
+    let mut sections =
+        match read(path).and_then(|mut kept| kept.get_mut("sections").map(Value::take)) {
+            Some(Value::Object(sections)) => sections,
+            _ => Map::new(),
+        };
+    for (name, data) in collected {
+        sections.insert(name, json!({ "collectedAt": collected_at, "data": data }));
+    }
+    let inventory = json!({ "version": 1, "sections": sections }).to_string();
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let new = path.with_extension("json.new");
+    fs::create_dir_all(folder).map_err(Error::file("create", folder))?;
+    let mut file = File::options()
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)
+        .map_err(Error::file("create", &new))?;
+    file.write_all(inventory.as_bytes())
+        .map_err(Error::file("write", &new))?;
+    file.sync_all().map_err(Error::file("sync", &new))?;
+    fs::rename(&new, path).map_err(Error::file("replace", path))?;
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(Error::file("sync", folder))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn sections_are_replaced_one_by_one_and_garbage_counts_as_none() {
+    #[tokio::test]
+    async fn sections_are_replaced_one_by_one_and_garbage_counts_as_none() {
         let state_dir = tempfile::tempdir().unwrap();
         let kept = Kept::new(&state_dir.path().join("later"));
         assert_eq!(kept.section("cpu"), None);
         let sections = |value: Value| value.as_object().unwrap().clone();
-        kept.replace("t1", &sections(json!({ "cpu": 1, "os": 2 })))
+        kept.turn()
+            .await
+            .replace("t1".to_owned(), sections(json!({ "cpu": 1, "os": 2 })))
+            .await
             .unwrap();
-        kept.replace("t2", &sections(json!({ "cpu": 3 }))).unwrap();
+        kept.turn()
+            .await
+            .replace("t2".to_owned(), sections(json!({ "cpu": 3 })))
+            .await
+            .unwrap();
         assert_eq!(
             (kept.section("cpu"), kept.section("os")),
             (Some(json!(3)), Some(json!(2)))
         );
         fs::write(&kept.path, "{ torn").unwrap();
         assert_eq!(kept.section("cpu"), None);
-        kept.replace("t3", &sections(json!({ "cpu": 4 }))).unwrap();
+        kept.turn()
+            .await
+            .replace("t3".to_owned(), sections(json!({ "cpu": 4 })))
+            .await
+            .unwrap();
         assert_eq!(
             (kept.section("cpu"), kept.section("os")),
             (Some(json!(4)), None)
