@@ -1,0 +1,62 @@
+//! A journal that cannot be written, because the disk is full or failed (SPEC D5).
+
+use super::record::Record;
+use super::{Daemon, Effect, Monotonic, Run, limits, update_frames};
+use crate::frame::{Frame, Update, UpdateState};
+
+impl Daemon {
+    /// Rolls back what was accepted without being written, and says nothing more on any command
+    /// until the journal is whole again: no word may leave that a crash could take back.
+    pub(super) fn journal_failed(
+        &mut self,
+        unperformed: Vec<Effect>,
+        now: Monotonic,
+        out: &mut Vec<Effect>,
+    ) {
+        self.broken_until = Some(now.plus_seconds(limits::JOURNAL_RETRY_SECONDS));
+        let mut busy = Vec::new();
+        for effect in &unperformed {
+            let Effect::Journal(record) = effect else {
+                continue;
+            };
+            let taken_back = match record {
+                Record::Accepted(command) => command.command_id,
+                Record::Ended(ended) if !ended.accepted => ended.update.command_id,
+                Record::Ended(_)
+                | Record::Started(_)
+                | Record::Confirmed(_)
+                | Record::Forgotten(_)
+                | Record::Seen(_)
+                | Record::Applied(_) => continue,
+            };
+            self.book.take_back(taken_back);
+            busy.push(Update::bare(taken_back, UpdateState::Busy));
+        }
+        for effect in unperformed {
+            match effect {
+                Effect::Journal(_) | Effect::Rewrite(_) | Effect::Send(Frame::CommandUpdate(_)) => {
+                }
+                Effect::Start(job) => {
+                    if let Some(open) = self.book.find_open_mut(job.command_id) {
+                        open.run = Run::Due;
+                    }
+                }
+                Effect::Stop(_) | Effect::Send(_) | Effect::Apply(_) | Effect::Close(_) => {
+                    out.push(effect);
+                }
+            }
+        }
+        if self.is_welcome() {
+            out.extend(update_frames(busy).into_iter().map(Effect::Send));
+        }
+    }
+
+    /// Writes the journal anew from the book, then does and says what had to wait for it.
+    pub(super) fn mend(&mut self, now: Monotonic, out: &mut Vec<Effect>) {
+        self.broken_until = None;
+        self.book.forget(self.clock.now(now));
+        out.push(Effect::Rewrite(self.book.snapshot()));
+        self.launch_due(now, out);
+        self.say_what_is_due(None, now, out);
+    }
+}
