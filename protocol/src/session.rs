@@ -392,7 +392,8 @@ fn refuse_oversized(bytes: &[u8]) -> Option<Frame> {
         .updates
         .into_iter()
         .take(limits::UPDATES_PER_FRAME_MAX);
-    acknowledge(refused.map(|update| (update, Answer::Refused(why.clone()))))
+    let refused = refused.map(|u| (u.command_id, u.state, Answer::Refused(why.clone())));
+    acknowledge(refused)
 }
 
 /// An error and what caused it, on one line.

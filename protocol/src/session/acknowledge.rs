@@ -1,6 +1,7 @@
 //! The answer to a `CommandUpdate`, from what the ledger said to each of its updates.
 
-use crate::frame::{Acknowledgement, Frame, Update, UpdateAck};
+use crate::frame::{Acknowledgement, Frame, UpdateAck, UpdateState};
+use crate::id::CommandId;
 
 /// What the ledger said to one update.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,17 +16,19 @@ pub enum Answer {
 
 /// The `UpdateAck` for these updates, in their order. Those without an answer are left out, so
 /// that the daemon sends them again; without any answer there is no frame.
-pub fn acknowledge(updates: impl IntoIterator<Item = (Update, Answer)>) -> Option<Frame> {
-    let acknowledged = |(update, answer): (Update, Answer)| {
+pub fn acknowledge(
+    updates: impl IntoIterator<Item = (CommandId, UpdateState, Answer)>,
+) -> Option<Frame> {
+    let acknowledged = |(command_id, state, answer)| {
         let refused = match answer {
             Answer::Recorded => None,
             Answer::Refused(why) => Some(why),
             Answer::None => return None,
         };
         Some(Acknowledgement {
-            command_id: update.command_id,
+            command_id,
             refused,
-            state: update.state,
+            state,
         })
     };
     let updates: Vec<_> = updates.into_iter().filter_map(acknowledged).collect();

@@ -431,11 +431,11 @@ fn d1_a_silent_daemon_is_let_go() {
 
 #[test]
 fn d1_only_what_was_answered_is_acknowledged() {
-    let update = |seq| Update::bare(command_id(seq), UpdateState::Acked);
+    let update = |seq, answer| (command_id(seq), UpdateState::Acked, answer);
     let frame = acknowledge([
-        (update(1), Answer::Recorded),
-        (update(2), Answer::None),
-        (update(3), Answer::Refused("no".to_owned())),
+        update(1, Answer::Recorded),
+        update(2, Answer::None),
+        update(3, Answer::Refused("no".to_owned())),
     ]);
     let Some(Frame::UpdateAck(UpdateAck { updates })) = frame else {
         panic!("{frame:?}")
@@ -445,5 +445,5 @@ fn d1_only_what_was_answered_is_acknowledged() {
         .map(|update| (update.command_id, update.refused.as_deref()))
         .collect();
     assert_eq!(seen, [(command_id(1), None), (command_id(3), Some("no"))]);
-    assert_eq!(acknowledge([(update(1), Answer::None)]), None);
+    assert_eq!(acknowledge([update(1, Answer::None)]), None);
 }

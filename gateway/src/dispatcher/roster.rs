@@ -1,0 +1,169 @@
+//! The sessions that are here: of each node the open one, and those that are about to open.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use ledger_protocol::id::{CommandId, JournalId, NodeId};
+use ledger_protocol::node::Node;
+use ledger_protocol::session::{Cancels, Close, Peer};
+use tracing::{info, warn};
+
+use crate::session::Handle;
+
+/// A session that is here.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The cancels that it owes its node.
+    pub(super) cancels: Cancels,
+    /// 0 until it is open.
+    pub(super) epoch: u64,
+    pub(super) handle: Handle,
+    journal: JournalId,
+    /// How often the ledger told of a session of this node since this one was about to open.
+    openings: u32,
+    pub(super) peer: Peer,
+    session: u64,
+}
+
+impl Entry {
+    /// The word of its own opening may have been missed, so that the next is looked into.
+    pub(super) fn doubt_openings(&mut self) {
+        self.openings = self.openings.max(1);
+    }
+}
+
+/// All sessions that are here, by node.
+#[derive(Debug, Default)]
+pub(super) struct Roster {
+    entries: HashMap<NodeId, Vec<Entry>>,
+}
+
+impl Roster {
+    /// A session is about to open.
+    pub(super) fn opening(&mut self, handle: Handle, journal: JournalId, peer: Peer, session: u64) {
+        let entry = Entry {
+            cancels: Cancels::default(),
+            epoch: 0,
+            handle,
+            journal,
+            openings: 0,
+            peer,
+            session,
+        };
+        self.entries
+            .entry(entry.peer.node_id)
+            .or_default()
+            .push(entry);
+    }
+
+    /// The session is open under `epoch`; older ones are let go (SPEC D2).
+    pub(super) fn opened(
+        &mut self,
+        node: NodeId,
+        session: u64,
+        epoch: u64,
+        cancelling: &[CommandId],
+        elapsed: Duration,
+    ) {
+        let Some(entries) = self.entries.get_mut(&node) else {
+            return;
+        };
+        let Some(entry) = entries.iter_mut().find(|entry| entry.session == session) else {
+            return;
+        };
+        entry.epoch = epoch;
+        for command in cancelling {
+            // They were sent with the replay.
+            entry.cancels.sent(*command, elapsed);
+        }
+        let Some(newest) = entries.iter().max_by_key(|entry| entry.epoch) else {
+            return;
+        };
+        let (newest, journal) = (newest.epoch, newest.journal);
+        for entry in entries
+            .iter()
+            .filter(|entry| (1..newest).contains(&entry.epoch))
+        {
+            supersede(node, entry, newest, Some(journal));
+        }
+        entries.retain(|entry| entry.epoch == 0 || entry.epoch == newest);
+    }
+
+    /// The session has ended.
+    pub(super) fn closed(&mut self, node: NodeId, session: u64) {
+        if let Some(entries) = self.entries.get_mut(&node) {
+            entries.retain(|entry| entry.session != session);
+            if entries.is_empty() {
+                self.entries.remove(&node);
+            }
+        }
+    }
+
+    /// Whether a session of the node is here, open or about to be.
+    pub(super) fn has(&self, node: NodeId) -> bool {
+        self.entries.contains_key(&node)
+    }
+
+    /// The node's open session.
+    pub(super) fn open(&self, node: NodeId) -> Option<&Entry> {
+        self.entries
+            .get(&node)?
+            .iter()
+            .find(|entry| entry.epoch > 0)
+    }
+
+    /// The node's open session.
+    pub(super) fn open_mut(&mut self, node: NodeId) -> Option<&mut Entry> {
+        self.entries
+            .get_mut(&node)?
+            .iter_mut()
+            .find(|entry| entry.epoch > 0)
+    }
+
+    /// For each session of the node.
+    pub(super) fn each(&mut self, node: NodeId, mut act: impl FnMut(&mut Entry)) {
+        for entry in self.entries.get_mut(&node).into_iter().flatten() {
+            act(entry);
+        }
+    }
+
+    /// Every node that has a session here.
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        self.entries.keys().copied().collect()
+    }
+
+    /// The ledger tells that a session of the node was opened. The first such word after a
+    /// session was about to open may be about itself; one more is about another.
+    pub(super) fn is_opened_elsewhere(&mut self, node: NodeId) -> bool {
+        let mut elsewhere = false;
+        self.each(node, |entry| {
+            entry.openings += 1;
+            elsewhere |= entry.openings > 1;
+        });
+        elsewhere
+    }
+
+    /// Lets go what is not the newest session of the node, by what the ledger says.
+    pub(super) fn compare(&mut self, node: &Node) {
+        let is_deleted = node.deleted_at.is_some();
+        self.each(node.id, |entry| {
+            if is_deleted {
+                entry.handle.close(Close::node_deleted());
+            } else if (1..node.epoch).contains(&entry.epoch) {
+                supersede(node.id, entry, node.epoch, node.journal_id);
+            }
+        });
+    }
+}
+
+/// Ends a session whose node has a newer one. A daemon that lost its connection comes back with
+/// its own journal; with another journal it is another daemon.
+fn supersede(node: NodeId, entry: &Entry, newest: u64, journal: Option<JournalId>) {
+    let epoch = entry.epoch;
+    if journal == Some(entry.journal) {
+        info!(%node, epoch, newest, "a session is superseded by a newer one of the same daemon");
+    } else {
+        warn!(%node, epoch, newest, "two daemons have one identity, or one lost its journal");
+    }
+    entry.handle.close(Close::superseded());
+}
