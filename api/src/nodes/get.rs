@@ -1,0 +1,36 @@
+//! `nodes.get`: one node (SPEC A11).
+
+use std::sync::Arc;
+
+use ledger_projections::nodes;
+use ledger_protocol::canonical;
+use ledger_protocol::id::NodeId;
+
+use super::view::NodeView;
+use crate::Api;
+use crate::auth::{Caller, Permission};
+use crate::error::Error;
+use crate::input::Input;
+use crate::methods::{Answer, render};
+
+pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Answer {
+    let tenant = input.id("tenantId")?;
+    let node: NodeId = input.id("nodeId")?;
+    input.finish()?;
+
+    caller.check_tenant(tenant)?;
+    caller
+        .require_node(&api, Permission::NodesRead, node, None)
+        .await?;
+    let node = super::in_view(&api, &caller, node).await?;
+    let mut view = NodeView::of(&node);
+    if node.generation > 0 {
+        let spec = nodes::spec(&mut *api.connection().await?, node.id).await?;
+        // A newer one may have been set since the node was read; a spec never stands beside the
+        // generation of another.
+        let spec = spec.filter(|spec| spec.generation == node.generation);
+        let json = spec.map(|spec| canonical::to_json(&spec.spec)).transpose();
+        view.spec = json.map_err(Error::internal)?;
+    }
+    render(&view)
+}

@@ -1,0 +1,109 @@
+//! A node as callers see it.
+
+use std::collections::BTreeMap;
+
+use ledger_protocol::event::NodeCertified;
+use ledger_protocol::id::{NodeId, TenantId};
+use ledger_protocol::node::{Node, Session};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::commands::view::Time;
+
+/// A node; a field that has nothing to say is absent.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct NodeView<'a> {
+    id: NodeId,
+    tenant_id: TenantId,
+    name: &'a str,
+    role: &'static str,
+    labels: &'a BTreeMap<String, String>,
+    connected: bool,
+    /// The newest session; absent before the first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    session: Option<SessionView<'a>>,
+    epoch: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent_version: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    boot_id: Option<&'a str>,
+    generation: u64,
+    applied_generation: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate: Option<CertificateView<'a>>,
+    registered_at: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted_at: Option<Time>,
+    /// Desired state; shown with one node, not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) spec: Option<Value>,
+}
+
+/// Since when the node is connected and where, or since when it is not and why.
+#[derive(Serialize)]
+struct SessionView<'a> {
+    since: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct CertificateView<'a> {
+    fingerprint: &'a str,
+    not_before: Time,
+    not_after: Time,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed_kinds: Option<&'a [String]>,
+}
+
+impl<'a> CertificateView<'a> {
+    fn of(certified: &'a NodeCertified) -> Self {
+        Self {
+            fingerprint: &certified.fingerprint,
+            not_before: Time(certified.not_before),
+            not_after: Time(certified.not_after),
+            allowed_kinds: certified.allowed_kinds.as_deref(),
+        }
+    }
+}
+
+impl<'a> NodeView<'a> {
+    /// The node as it stands.
+    pub(super) fn of(node: &'a Node) -> Self {
+        let session = match &node.session {
+            Session::Never => None,
+            Session::Open { gateway, since } => Some(SessionView {
+                since: Time(*since),
+                gateway: Some(gateway),
+                reason: None,
+            }),
+            Session::Closed { reason, since } => Some(SessionView {
+                since: Time(*since),
+                gateway: None,
+                reason: Some(reason),
+            }),
+        };
+        Self {
+            id: node.id,
+            tenant_id: node.tenant,
+            name: &node.name,
+            role: node.role.as_str(),
+            labels: &node.labels,
+            connected: node.is_connected(),
+            session,
+            epoch: node.epoch,
+            agent_version: node.agent_version.as_deref(),
+            boot_id: node.boot_id.as_deref(),
+            generation: node.generation,
+            applied_generation: node.applied_generation,
+            certificate: node.certificate.as_ref().map(CertificateView::of),
+            registered_at: Time(node.registered_at),
+            deleted_at: node.deleted_at.map(Time),
+            spec: None,
+        }
+    }
+}
