@@ -75,6 +75,38 @@ pub enum Error {
         /// The operating system's reason.
         source: io::Error,
     },
+    /// Another agent uses the state directory.
+    #[error("{} is in use by another agent; give each agent a state directory of its own", path.display())]
+    StateDirTaken {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A file is larger than what it is for allows.
+    #[error("{} has more than {bytes_max} bytes", path.display())]
+    FileTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The bound.
+        bytes_max: u64,
+    },
+    /// An earlier write failed, and the journal was not written anew since.
+    #[error("{} takes no records after a failed write", path.display())]
+    JournalBroken {
+        /// The journal.
+        path: PathBuf,
+    },
+    /// A record of the journal cannot be encoded.
+    #[error("a record cannot be written to the journal")]
+    Record {
+        /// What is wrong with it.
+        source: ledger_protocol::canonical::Error,
+    },
+    /// A record of the journal is larger than any command makes one.
+    #[error("a record of {bytes} bytes cannot be written to the journal")]
+    RecordTooLarge {
+        /// Its size, in bytes.
+        bytes: usize,
+    },
     /// A blocking piece of work ended without an answer.
     #[error("{work} broke off")]
     BrokeOff {

@@ -58,3 +58,10 @@ pub const LOGS_UNITS_MAX: usize = 16;
 pub const UNIT_NAME_BYTES_MAX: usize = 255;
 /// The longest command id that may become the name of a file.
 pub const COMMAND_ID_BYTES_MAX: usize = 128;
+
+/// The largest journal that is read back; the daemon's own bounds keep it far below.
+pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
+/// The largest record of the journal: a command as it came, and a little around it.
+pub const JOURNAL_RECORD_BYTES_MAX: usize = ledger_protocol::limits::FRAME_BYTES_MAX + 4 * 1024;
+/// How many lost journals are kept for people to look at. The oldest go first.
+pub const LOST_JOURNALS_MAX: usize = 8;
