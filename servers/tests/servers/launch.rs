@@ -417,3 +417,24 @@ async fn h1_data_and_programs_below_a_closed_folder_are_no_hindrance() {
         );
     }
 }
+
+#[tokio::test]
+async fn h1_a_server_that_dies_is_noticed_and_starts_again() {
+    let base = temporary();
+    let mut nats = Nats::start(NatsOptions::new(base.path().join("n")).throwaway())
+        .await
+        .unwrap();
+    let postgres = PostgresOptions::new(base.path().join("p")).throwaway();
+    let mut postgres = Postgres::start(postgres).await.unwrap();
+    for pid in [nats.pid(), postgres.pid()] {
+        let pid = rustix::process::Pid::from_raw(pid.unwrap()).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    }
+    assert!(!nats.exited().await.unwrap().success());
+    assert!(!postgres.exited().await.unwrap().success());
+    nats.restart().await.unwrap();
+    postgres.restart().await.unwrap();
+    assert_eq!(psql(&postgres, "postgres", "SELECT 1").await, "1");
+    nats.destroy().await.unwrap();
+    postgres.destroy().await.unwrap();
+}
