@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{api, watch};
+use crate::commands::{api, gateway, migrate, node, serve, sweeper, tenant, token, watch};
 use crate::exit::Failure;
 use crate::output::Output;
 use crate::telemetry;
@@ -35,6 +35,13 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Options),
+    Gateway(gateway::Options),
+    Sweeper(sweeper::Options),
+    Migrate(migrate::Options),
+    Tenant(tenant::Options),
+    Token(token::Options),
+    Node(node::Options),
     Api(api::Options),
     Watch(watch::Options),
 }
@@ -44,7 +51,13 @@ impl Command {
     /// that a person waits for only what is wrong.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Api(_) | Self::Watch(_) => "warn",
+            Self::Serve(_) | Self::Gateway(_) | Self::Sweeper(_) => "info",
+            Self::Migrate(_)
+            | Self::Tenant(_)
+            | Self::Token(_)
+            | Self::Node(_)
+            | Self::Api(_)
+            | Self::Watch(_) => "warn",
         }
     }
 }
@@ -55,6 +68,13 @@ impl Arguments {
         let level = self.log_level.as_deref().filter(|level| !level.is_empty());
         telemetry::start(level.unwrap_or(self.command.log_level()), self.log_format)?;
         match self.command {
+            Command::Serve(options) => serve::run(options).await,
+            Command::Gateway(options) => gateway::run(options).await,
+            Command::Sweeper(options) => sweeper::run(options).await,
+            Command::Migrate(options) => migrate::run(options, output).await,
+            Command::Tenant(options) => tenant::run(options, output).await,
+            Command::Token(options) => token::run(options, output).await,
+            Command::Node(options) => node::run(options, output).await,
             Command::Api(options) => api::run(options, output).await,
             Command::Watch(options) => watch::run(options, output).await,
         }

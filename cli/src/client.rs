@@ -1,5 +1,6 @@
 //! A client of the HTTP API (SPEC section 4).
 
+use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use clap::Args;
@@ -35,7 +36,7 @@ pub(crate) struct Client {
 
 impl Client {
     /// A client; nothing is sent yet.
-    pub(crate) fn new(options: ApiOptions) -> Result<Self, Failure> {
+    pub(crate) fn new(options: &ApiOptions) -> Result<Self, Failure> {
         let url = Url::parse(&options.api).or_usage("--api is no URL")?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err(Failure::usage(
@@ -108,6 +109,26 @@ impl Client {
             json => Err(refusal(status.as_u16(), json.as_ref())),
         }
     }
+
+    /// Every item of a method that answers in pages.
+    pub(crate) async fn every_item(
+        &self,
+        service: &str,
+        method: &str,
+        mut input: Value,
+    ) -> Result<Vec<Value>, Failure> {
+        let mut every = Vec::new();
+        loop {
+            let mut page = self.call(service, method, &input).await?;
+            if let Some(Value::Array(items)) = page.get_mut("items").map(Value::take) {
+                every.extend(items);
+            }
+            match page.get_mut("cursor").map(Value::take) {
+                None | Some(Value::Null) => return Ok(every),
+                Some(cursor) => input["cursor"] = cursor,
+            }
+        }
+    }
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -140,7 +161,8 @@ fn refusal(status: u16, body: Option<&Value>) -> Failure {
     };
     let mut told = format!("{code}: {message}");
     if let Some(details) = error.and_then(|error| error.get("details")) {
-        told.push_str(&format!(" {details}"));
+        // Writing to a string cannot fail.
+        let _ = write!(told, " {details}");
     }
     Failure::new(meaning, anyhow::anyhow!(crate::output::printable(&told)))
 }
@@ -197,10 +219,10 @@ mod tests {
             ("http://host", "two words"),
             ("http://host", "line\nline"),
         ] {
-            let failure = Client::new(options(api, token)).err().unwrap();
+            let failure = Client::new(&options(api, token)).err().unwrap();
             assert_eq!(failure.code, Code::Usage, "{api} {token}");
         }
-        let client = Client::new(options("http://host:1/base/", " t\n"))
+        let client = Client::new(&options("http://host:1/base/", " t\n"))
             .ok()
             .unwrap();
         assert_eq!(client.base, "http://host:1/base");

@@ -6,10 +6,13 @@ mod client;
 mod commands;
 mod duration;
 mod exit;
+mod lifecycle;
 mod limits;
 mod nats;
 mod output;
+mod postgres;
 mod secret;
+mod service;
 mod telemetry;
 mod values;
 

@@ -20,8 +20,11 @@ pub(crate) struct Options {
     /// The method, such as commands.run
     #[arg(value_name = "SERVICE.METHOD")]
     method: String,
-    /// Input fields, such as nodeId=node_… or payload='{"sections":["cpu"]}'
-    #[arg(value_name = "KEY=VALUE", conflicts_with = "json")]
+    #[arg(
+        value_name = "KEY=VALUE",
+        conflicts_with = "json",
+        help = r#"Input fields, such as nodeId=node_… or payload='{"sections":["cpu"]}'"#
+    )]
     fields: Vec<String>,
     /// Read the whole input, a JSON object, from a file; `-` is stdin
     #[arg(long, value_name = "FILE")]
@@ -37,7 +40,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         Some(path) => read(path)?,
         None => Value::from(values::object(&options.fields)?),
     };
-    let client = Client::new(options.api)?;
+    let client = Client::new(&options.api)?;
     let result = client.call(service, method, &input).await?;
     output.json(&result)
 }

@@ -3,4 +3,11 @@
 //! To add a subcommand: a file here with `Options` and `run`, and an arm in `args.rs`.
 
 pub(crate) mod api;
+pub(crate) mod gateway;
+pub(crate) mod migrate;
+pub(crate) mod node;
+pub(crate) mod serve;
+pub(crate) mod sweeper;
+pub(crate) mod tenant;
+pub(crate) mod token;
 pub(crate) mod watch;

@@ -7,6 +7,7 @@ use async_nats::jetstream::consumer::DeliverPolicy;
 use async_nats::jetstream::consumer::pull::{Ordered, OrderedConfig};
 use clap::Args;
 use futures_util::StreamExt as _;
+use ledger_nats::STREAM;
 use ledger_protocol::id::{CommandId, NodeId, TenantId};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
@@ -15,9 +16,6 @@ use crate::exit::{Code, Failure};
 use crate::limits::{WATCH_READY_WITHIN, WATCH_RETRY_AFTER_MAX, WATCH_RETRY_AFTER_MIN};
 use crate::nats::{self, NatsOption};
 use crate::output::{Output, printable};
-
-/// The stream that holds every event, its sequence being the position in the log (SPEC section 9).
-const STREAM: &str = "LEDGER";
 
 /// Follow the events of the ledger on NATS, one a line, in the order of the log.
 ///
@@ -134,20 +132,20 @@ impl Follower {
             loop {
                 // The publisher makes the stream, and may only be starting.
                 match Self::subscribe(&context, &subjects, options.from).await {
-                    Ok(begun) => return begun,
+                    Ok(subscribed) => return subscribed,
                     Err(error) => tracing::debug!("no subscription yet: {error:#}"),
                 }
                 sleep(after).await;
                 after = (after * 2).min(WATCH_RETRY_AFTER_MAX);
             }
         };
-        let begun = timeout(WATCH_READY_WITHIN, begin).await.map_err(|_| {
+        let subscribed = timeout(WATCH_READY_WITHIN, begin).await.map_err(|_| {
             let seconds = WATCH_READY_WITHIN.as_secs();
             let why = "is the publisher (`serve` or `up`) running?";
             let error = anyhow::anyhow!("NATS has had no stream {STREAM} for {seconds} s; {why}");
             Failure::new(Code::Unavailable, error)
         })?;
-        let (next, messages) = begun;
+        let (next, messages) = subscribed;
         Ok(Self {
             context,
             subjects,

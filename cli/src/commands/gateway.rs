@@ -1,0 +1,67 @@
+//! `gateway`: holds the nodes' sessions.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+use ledger_gateway::CertificateAuthority;
+
+use crate::exit::{Failure, Meaning};
+use crate::lifecycle::{Signals, endings};
+use crate::limits::CONNECTIONS_DEFAULT;
+use crate::postgres::PostgresOption;
+use crate::secret::Secret;
+use crate::service::{Core, Service, host_name, listen};
+
+/// Hold one session per node, deliver its commands in order, and let new nodes join.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Address to listen on, with TLS
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7443")]
+    listen: SocketAddr,
+    /// Folder of the certificate authority for nodes; made there if there is none
+    #[arg(long, value_name = "FOLDER")]
+    authority: PathBuf,
+    /// Name or address that nodes reach this gateway by, for its certificate; may be repeated
+    #[arg(long, value_name = "NAME")]
+    server_name: Vec<String>,
+    /// Name of this gateway in the ledger, unique among the gateways [default: the machine's name]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Connections to Postgres
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(4..=500))]
+    connections: u32,
+    /// URL of NATS, to hear of new commands at once; without it the ledger is looked at each second
+    #[arg(
+        long,
+        env = "COMMAND_LEDGER_NATS",
+        value_name = "URL",
+        hide_env_values = true
+    )]
+    nats: Option<Secret>,
+    #[command(flatten)]
+    postgres: PostgresOption,
+}
+
+/// Serves nodes until a signal.
+pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+    let signals = Signals::listen()?;
+    let core = Core::start(&options.postgres.postgres, options.connections).await?;
+    let listener = listen(options.listen).await?;
+    let name = options.name.unwrap_or_else(host_name);
+    let mut settings = ledger_gateway::Options::default();
+    settings.server_names.push(host_name());
+    settings.server_names.extend(options.server_name);
+
+    let authority = CertificateAuthority::load_or_generate(&options.authority, core.ledger.now())
+        .or_usage("--authority cannot be used")?;
+
+    let service = Service::new(core);
+    let (endings, ended) = endings();
+    service.start_gateway(listener, authority, &name, settings, endings);
+    if let Some(nats) = options.nats {
+        service.start_wakes(nats);
+    }
+    service.run(signals, ended).await
+}

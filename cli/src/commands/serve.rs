@@ -1,0 +1,81 @@
+//! `serve`: the API and the publisher in one process.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::exit::{Failure, Meaning};
+use crate::lifecycle::{Signals, endings};
+use crate::limits::CONNECTIONS_DEFAULT;
+use crate::postgres::PostgresOption;
+use crate::secret::Secret;
+use crate::service::{Core, Service, listen};
+
+/// Serve the HTTP API and publish the log to NATS.
+///
+/// Any number of these may run on one database: each serves, one of them publishes.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Address to listen on, without TLS: put a proxy that has it in front
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7070")]
+    listen: SocketAddr,
+    /// URL of NATS 2.10 or newer to publish to; without it this process does not publish
+    #[arg(
+        long,
+        env = "COMMAND_LEDGER_NATS",
+        value_name = "URL",
+        hide_env_values = true
+    )]
+    nats: Option<Secret>,
+    /// Copies that a NATS cluster keeps of the stream
+    #[arg(long, value_name = "COPIES", default_value_t = 1,
+          value_parser = clap::value_parser!(u8).range(1..=5))]
+    nats_replicas: u8,
+    /// What subscribers see as the source of events, a URI that tells this ledger from others
+    #[arg(long, value_name = "URI", default_value = "/command-ledger")]
+    source: String,
+    /// URL of the gateway, shown beside a join token
+    #[arg(long, value_name = "URL")]
+    gateway: Option<String>,
+    /// The node authority's certificate (node-ca.pem of the gateway), shown beside a join token
+    #[arg(long, value_name = "FILE")]
+    gateway_ca: Option<PathBuf>,
+    /// Connections to Postgres
+    #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
+          value_parser = clap::value_parser!(u32).range(2..=500))]
+    connections: u32,
+    #[command(flatten)]
+    postgres: PostgresOption,
+}
+
+/// Serves until a signal.
+pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+    let signals = Signals::listen()?;
+    let ca_certificate = match &options.gateway_ca {
+        Some(path) => {
+            let text = std::fs::read_to_string(path);
+            Some(text.or_usage(format!("could not read {}", path.display()))?)
+        }
+        None => None,
+    };
+    let core = Core::start(&options.postgres.postgres, options.connections).await?;
+    let listener = listen(options.listen).await?;
+
+    let service = Service::new(core);
+    let (endings, ended) = endings();
+    let surroundings = ledger_api::Options {
+        gateway: options.gateway,
+        ca_certificate,
+    };
+    service.start_api(listener, surroundings, endings);
+    if let Some(nats) = &options.nats {
+        let holder = service.core.holder.clone();
+        let mut to = ledger_nats::NatsOptions::new(nats.reveal(), holder, options.source);
+        to.replicas = options.nats_replicas.into();
+        service.start_publisher(to);
+    } else {
+        tracing::warn!("no --nats: this process does not publish events");
+    }
+    service.run(signals, ended).await
+}

@@ -1,0 +1,215 @@
+//! `token`: who may call the API. The first token of a tenant cannot come through the API, so
+//! tokens are made straight in the database.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use ledger::Clock;
+use ledger_api::auth::{Grant, NewToken, Permission, Resource, create_token};
+use ledger_protocol::id::{TenantId, TokenId};
+use serde_json::{Value, json};
+
+use super::tenant::told;
+use crate::client::{ApiOptions, Client};
+use crate::exit::Failure;
+use crate::limits::{CONNECTIONS_OF_ONE_CALL, PAGE_ITEMS};
+use crate::output::Output;
+use crate::postgres::{self, PostgresOption};
+
+/// Make, list and revoke API tokens.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a token, straight in the database, and print it; it is shown only now
+    Create {
+        /// The tenant whose view it opens
+        #[arg(long, env = "COMMAND_LEDGER_TENANT", value_name = "TENANT")]
+        tenant: TenantId,
+        /// Who acts with it; events name it as their actor
+        #[arg(long, value_name = "NAME")]
+        identity: String,
+        /// What it allows, such as compute:nodes:read or
+        /// compute:nodes:exec@compute-node/*#diag.nvml,logs.collect; may be repeated
+        #[arg(long, value_name = "PERMISSION[@RESOURCE[#KIND,…]]", value_parser = grant,
+              required_unless_present = "admin", conflicts_with = "admin")]
+        grant: Vec<Grant>,
+        /// Every permission on everything of the tenant
+        #[arg(long)]
+        admin: bool,
+        /// How long it works, such as 90d [default: until it is revoked]
+        #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
+        expires: Option<Duration>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        postgres: PostgresOption,
+    },
+    /// Every token of the tenant, through the API
+    List {
+        #[command(flatten)]
+        common: Common,
+    },
+    /// Refuse a token from now on, through the API
+    Revoke {
+        /// Id of the token: what stands before its dot
+        token_id: TokenId,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// The tenant
+    #[arg(long, env = "COMMAND_LEDGER_TENANT", value_name = "TENANT")]
+    tenant: TenantId,
+    /// Print JSON as the API gives it
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    api: ApiOptions,
+}
+
+/// Does what the verb says.
+pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
+    match options.verb {
+        Verb::Create {
+            tenant,
+            identity,
+            grant,
+            admin,
+            expires,
+            json,
+            postgres,
+        } => {
+            let pool = postgres::connect(&postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
+            let now = Clock::system().now();
+            let seconds = expires.map(|time| u32::try_from(time.as_secs()).unwrap_or(u32::MAX));
+            let token = NewToken {
+                tenant,
+                identity,
+                grants: if admin { Grant::all() } else { grant },
+                expires_at: seconds.map(|seconds| now.plus_seconds(seconds)),
+            };
+            let made = create_token(&pool, &token, now).await;
+            let (id, text) = made.map_err(told)?;
+            if json {
+                output.json(&json!({"id": id, "token": text, "tenantId": tenant}))
+            } else {
+                output.line(&text)
+            }
+        }
+        Verb::List { common } => list(common, output).await,
+        Verb::Revoke { token_id, common } => {
+            let client = Client::new(&common.api)?;
+            let input = json!({"tenantId": common.tenant, "tokenId": token_id});
+            let revoked = client.call("tokens", "revoke", &input).await?;
+            if common.json {
+                output.json(&revoked)
+            } else {
+                output.line(&format!("{token_id} is refused from now on"))
+            }
+        }
+    }
+}
+
+async fn list(common: Common, output: &mut Output) -> Result<(), Failure> {
+    let client = Client::new(&common.api)?;
+    let input = json!({"tenantId": common.tenant, "limit": PAGE_ITEMS});
+    let tokens = client.every_item("tokens", "list", input).await?;
+    if common.json {
+        return output.json(&json!({ "items": tokens }));
+    }
+    let rows: Vec<_> = tokens.iter().map(row).collect();
+    output.table(&["TOKEN", "IDENTITY", "STATE", "GRANTS"], &rows)
+}
+
+fn row(token: &Value) -> Vec<String> {
+    let text = |field: &str| token[field].as_str().unwrap_or("-").to_owned();
+    let state = match (&token["revokedAt"], &token["expiresAt"]) {
+        (Value::String(at), _) => format!("revoked {at}"),
+        (_, Value::String(at)) => format!("until {at}"),
+        _ => "valid".to_owned(),
+    };
+    let grants = token["grants"].as_array().into_iter().flatten();
+    let grants: Vec<_> = grants
+        .filter_map(|grant| Grant::from_json(grant).ok())
+        .collect();
+    let grants: Vec<_> = grants.iter().map(written).collect();
+    vec![text("id"), text("identity"), state, grants.join(" ")]
+}
+
+/// A grant as the command line takes it.
+fn written(grant: &Grant) -> String {
+    let kinds = grant
+        .kinds
+        .as_ref()
+        .map_or(String::new(), |kinds| format!("#{}", kinds.join(",")));
+    format!("{}@{}{kinds}", grant.permission, grant.resource)
+}
+
+/// Reads `PERMISSION[@RESOURCE[#KIND,…]]`; without a resource, everything is meant.
+fn grant(text: &str) -> Result<Grant, String> {
+    let (permission, on) = text.split_once('@').unwrap_or((text, "*"));
+    let (resource, kinds) = match on.split_once('#') {
+        Some((resource, kinds)) => (resource, Some(kinds)),
+        None => (on, None),
+    };
+    let mut json = json!({"permission": permission, "resource": resource});
+    if let Some(kinds) = kinds {
+        json["kinds"] = kinds.split(',').collect();
+    }
+    if Permission::parse(permission).is_none() {
+        let known = Permission::ALL.map(Permission::as_str).join(", ");
+        return Err(format!(
+            "`{permission}` is no permission; there are {known}"
+        ));
+    }
+    if Resource::parse(resource).is_none() {
+        return Err(format!(
+            "`{resource}` is no resource; write *, compute-node/* or compute-node/node_…"
+        ));
+    }
+    Grant::from_json(&json).map_err(|problem| format!("grants {problem}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a13_grants_are_read_as_they_are_written() {
+        for text in [
+            "compute:nodes:read@*",
+            "compute:nodes:admin@compute-node/*",
+            "compute:nodes:exec@compute-node/node_01h455vb4pex5vsknk084sn02q",
+            "compute:nodes:exec@compute-node/*#diag.nvml,logs.collect",
+        ] {
+            assert_eq!(written(&grant(text).unwrap()), text);
+        }
+        assert_eq!(
+            written(&grant("compute:nodes:read").unwrap()),
+            "compute:nodes:read@*"
+        );
+    }
+
+    #[test]
+    fn a13_grants_that_cannot_be_are_refused() {
+        for text in [
+            "",
+            "nodes:read",
+            "compute:nodes:read@somewhere",
+            "compute:nodes:read@compute-node/node_1",
+            "compute:nodes:read@*#diag.nvml",
+            "compute:nodes:exec@*#",
+        ] {
+            assert!(grant(text).is_err(), "{text}");
+        }
+    }
+}
