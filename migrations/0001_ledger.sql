@@ -56,15 +56,21 @@ CREATE FUNCTION extend_log() RETURNS void LANGUAGE plpgsql SECURITY DEFINER
 DECLARE
     span  constant bigint := 10000000;
     first bigint;
+    part  text;
 BEGIN
     -- Two replicas may be here at once; the second then finds the partition made.
     PERFORM pg_advisory_xact_lock(hashtext('command-ledger: extend_log'));
     SELECT (position / span) * span INTO first FROM heads WHERE shard = 0;
     FOR step IN 0..2 LOOP
+        part := 'events_' || to_char((first / span) + step, 'FM000000');
+        CONTINUE WHEN to_regclass(part) IS NOT NULL;
         EXECUTE format(
-            'CREATE TABLE IF NOT EXISTS %I PARTITION OF events FOR VALUES FROM (%s) TO (%s)',
-            'events_' || to_char((first / span) + step, 'FM000000'),
-            first + step * span, first + (step + 1) * span);
+            'CREATE TABLE %I PARTITION OF events FOR VALUES FROM (%s) TO (%s)',
+            part, first + step * span, first + (step + 1) * span);
+        -- A statement's trigger is not inherited by partitions, which can be named directly.
+        EXECUTE format(
+            'CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON %I
+             FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()', part);
     END LOOP;
 END
 $$;

@@ -41,7 +41,11 @@ pub struct Options {
 impl Options {
     /// The usual setting.
     pub fn new(registry: Registry, clock: Clock) -> Self {
-        Self { registry, clock, pending_per_lane_max: PENDING_PER_LANE_MAX }
+        Self {
+            registry,
+            clock,
+            pending_per_lane_max: PENDING_PER_LANE_MAX,
+        }
     }
 }
 
@@ -77,7 +81,13 @@ impl Ledger {
     ) -> Result<Self, Error> {
         let schemas = Schemas::compile(&options.registry)?;
         let tail = Tail::start(pool.clone(), tasks, shutdown.clone());
-        let inner = Inner { pool, options, schemas, tail, tasks: tasks.clone() };
+        let inner = Inner {
+            pool,
+            options,
+            schemas,
+            tail,
+            tasks: tasks.clone(),
+        };
         let inner = Arc::new(inner);
         let (queue, waiting) = mpsc::channel(QUEUE_REQUESTS_MAX);
         tasks.spawn(run(inner.clone(), waiting, shutdown));
@@ -135,10 +145,13 @@ impl Ledger {
     }
 
     pub(crate) fn enqueue_item(&self, actor: &Actor, run: Run) -> Result<Item, Error> {
-        let kind = self.registry().get(&run.kind).ok_or_else(|| Refusal::Invalid {
-            field: "kind",
-            problem: "is not registered".to_owned(),
-        })?;
+        let kind = self
+            .registry()
+            .get(&run.kind)
+            .ok_or_else(|| Refusal::Invalid {
+                field: "kind",
+                problem: "is not registered".to_owned(),
+            })?;
         let enqueue = Enqueue {
             id: CommandId::new(self.now(), clock::random()),
             tenant: run.tenant,
@@ -153,7 +166,12 @@ impl Ledger {
             held: run.held,
         };
         let request = Request::Enqueue(Box::new(enqueue));
-        Ok(Item { actor: actor.clone(), node: run.node, fence: None, request })
+        Ok(Item {
+            actor: actor.clone(),
+            node: run.node,
+            fence: None,
+            request,
+        })
     }
 
     /// Asks for a command to stop (SPEC A5); answers with the command as it then stands.
@@ -164,7 +182,8 @@ impl Ledger {
         node: NodeId,
         command: CommandId,
     ) -> Result<Command, Error> {
-        self.command(actor, node, None, Request::Cancel { tenant, command }).await
+        self.command(actor, node, None, Request::Cancel { tenant, command })
+            .await
     }
 
     /// Lets a held command go.
@@ -175,7 +194,8 @@ impl Ledger {
         node: NodeId,
         command: CommandId,
     ) -> Result<Command, Error> {
-        self.command(actor, node, None, Request::Release { tenant, command }).await
+        self.command(actor, node, None, Request::Release { tenant, command })
+            .await
     }
 
     /// Records that a command goes out under a session's epoch (SPEC D2, D3).
@@ -186,7 +206,8 @@ impl Ledger {
         command: CommandId,
         epoch: u64,
     ) -> Result<Command, Error> {
-        self.command(actor, node, None, Request::Dispatch { command, epoch }).await
+        self.command(actor, node, None, Request::Dispatch { command, epoch })
+            .await
     }
 
     /// Records the node's word on a command; also when it says nothing new (SPEC S1).
@@ -198,7 +219,11 @@ impl Ledger {
         update: Update,
         retry_at: Timestamp,
     ) -> Result<Command, Error> {
-        let request = Request::Report { epoch, update: Box::new(update), retry_at };
+        let request = Request::Report {
+            epoch,
+            update: Box::new(update),
+            retry_at,
+        };
         self.command(actor, node, None, request).await
     }
 
@@ -209,7 +234,13 @@ impl Ledger {
             command: command.id,
             timeout_seconds: (!registered).then_some(UNREGISTERED_TIMEOUT_SECONDS),
         };
-        self.command(&Actor::sweeper(), command.node_id(), Some(fence.clone()), request).await
+        self.command(
+            &Actor::sweeper(),
+            command.node_id(),
+            Some(fence.clone()),
+            request,
+        )
+        .await
     }
 
     /// Registers a node.
@@ -220,7 +251,8 @@ impl Ledger {
         registered: NodeRegistered,
     ) -> Result<Node, Error> {
         let node = NodeId::new(self.now(), clock::random());
-        self.node(actor, node, Request::RegisterNode { tenant, registered }).await
+        self.node(actor, node, Request::RegisterNode { tenant, registered })
+            .await
     }
 
     /// Takes a node out of the fleet; its pending commands end with it (SPEC A11).
@@ -251,7 +283,8 @@ impl Ledger {
         node: NodeId,
         spec: NodeSpecSet,
     ) -> Result<Node, Error> {
-        self.node(actor, node, Request::SetSpec { tenant, spec }).await
+        self.node(actor, node, Request::SetSpec { tenant, spec })
+            .await
     }
 
     /// Records that a node has applied a generation of its desired state.
@@ -262,7 +295,8 @@ impl Ledger {
         epoch: u64,
         generation: u64,
     ) -> Result<Node, Error> {
-        self.node(actor, node, Request::ApplyGeneration { epoch, generation }).await
+        self.node(actor, node, Request::ApplyGeneration { epoch, generation })
+            .await
     }
 
     /// Opens a session under the next epoch and settles what the reconnect proves (SPEC D2, D6).
@@ -274,7 +308,15 @@ impl Ledger {
         entries: Vec<JournalEntry>,
     ) -> Result<Opened, Error> {
         let request = Request::OpenSession { open, entries };
-        match self.submit(Item { actor: actor.clone(), node, fence: None, request }).await? {
+        match self
+            .submit(Item {
+                actor: actor.clone(),
+                node,
+                fence: None,
+                request,
+            })
+            .await?
+        {
             Outcome::Opened(opened) => Ok(*opened),
             Outcome::Queued(_) | Outcome::Command(_) | Outcome::Node(_) => Err(Error::Shape),
         }
@@ -288,7 +330,10 @@ impl Ledger {
         epoch: u64,
         reason: &str,
     ) -> Result<(), Error> {
-        let request = Request::CloseSession { epoch, reason: reason.to_owned() };
+        let request = Request::CloseSession {
+            epoch,
+            reason: reason.to_owned(),
+        };
         self.node(actor, node, request).await.map(|_| ())
     }
 
@@ -299,14 +344,30 @@ impl Ledger {
         fence: Option<Fence>,
         request: Request,
     ) -> Result<Command, Error> {
-        match self.submit(Item { actor: actor.clone(), node, fence, request }).await? {
+        match self
+            .submit(Item {
+                actor: actor.clone(),
+                node,
+                fence,
+                request,
+            })
+            .await?
+        {
             Outcome::Command(command) => Ok(*command),
             Outcome::Queued(_) | Outcome::Node(_) | Outcome::Opened(_) => Err(Error::Shape),
         }
     }
 
     async fn node(&self, actor: &Actor, node: NodeId, request: Request) -> Result<Node, Error> {
-        match self.submit(Item { actor: actor.clone(), node, fence: None, request }).await? {
+        match self
+            .submit(Item {
+                actor: actor.clone(),
+                node,
+                fence: None,
+                request,
+            })
+            .await?
+        {
             Outcome::Node(node) => Ok(*node),
             Outcome::Queued(_) | Outcome::Command(_) | Outcome::Opened(_) => Err(Error::Shape),
         }
@@ -314,10 +375,12 @@ impl Ledger {
 
     async fn submit(&self, item: Item) -> Result<Outcome, Error> {
         let (reply, answer) = oneshot::channel();
-        self.queue.try_send(Waiting { item, reply }).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(_) => Error::Overloaded,
-            mpsc::error::TrySendError::Closed(_) => Error::Closed,
-        })?;
+        self.queue
+            .try_send(Waiting { item, reply })
+            .map_err(|refused| match refused {
+                mpsc::error::TrySendError::Full(_) => Error::Overloaded,
+                mpsc::error::TrySendError::Closed(_) => Error::Closed,
+            })?;
         // The task answers everything that it has taken; only its end can drop an answer.
         answer.await.unwrap_or(Err(Error::OutcomeUnknown))
     }
@@ -325,11 +388,7 @@ impl Ledger {
 
 /// Takes what waits, group by group. A caller who went away changes nothing: the transaction
 /// lives here and not in the caller's future.
-async fn run(
-    inner: Arc<Inner>,
-    mut waiting: mpsc::Receiver<Waiting>,
-    shutdown: CancellationToken,
-) {
+async fn run(inner: Arc<Inner>, mut waiting: mpsc::Receiver<Waiting>, shutdown: CancellationToken) {
     let mut held: Option<Waiting> = None;
     loop {
         let first = match held.take() {

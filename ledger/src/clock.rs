@@ -29,11 +29,16 @@ impl Clock {
     }
 
     /// The time.
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that asks the time")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that asks the time"
+    )]
     pub fn now(&self) -> Timestamp {
         match &self.0 {
             Source::System => {
-                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                let since = SystemTime::now()
+                    .duration_since(UNIX_EPOCH)
+                    .unwrap_or_default();
                 Timestamp::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
             }
             Source::Manual(micros) => Timestamp::from_micros(micros.load(Ordering::SeqCst)),
@@ -54,7 +59,10 @@ impl Clock {
 }
 
 /// Ten random bytes, as an id takes them.
-#[expect(clippy::disallowed_methods, reason = "this is the one place that draws random ids")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that draws random ids"
+)]
 pub(crate) fn random() -> [u8; 10] {
     rand::rng().random()
 }

@@ -14,7 +14,10 @@ pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
     let options = PgConnectOptions::from_str(url)?
         .application_name("command-ledger")
         .options([
-            ("statement_timeout", STATEMENT_TIMEOUT.as_millis().to_string()),
+            (
+                "statement_timeout",
+                STATEMENT_TIMEOUT.as_millis().to_string(),
+            ),
             ("lock_timeout", LOCK_TIMEOUT.as_millis().to_string()),
             ("synchronous_commit", "on".to_owned()),
         ])
@@ -24,7 +27,9 @@ pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
         .acquire_timeout(ACQUIRE_TIMEOUT)
         .after_connect(|connection, _| {
             Box::pin(async move {
-                connection.execute("SET ROLE command_ledger_service").await?;
+                connection
+                    .execute("SET ROLE command_ledger_service")
+                    .await?;
                 Ok(())
             })
         })

@@ -13,7 +13,10 @@ pub enum Error {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// Too many requests wait already.
-    #[error("{} requests wait for the ledger, the most it keeps", crate::limits::QUEUE_REQUESTS_MAX)]
+    #[error(
+        "{} requests wait for the ledger, the most it keeps",
+        crate::limits::QUEUE_REQUESTS_MAX
+    )]
     Overloaded,
     /// The link to the database died during the commit: it may have happened (SPEC L10).
     #[error("the database link died during the commit; the outcome is unknown")]

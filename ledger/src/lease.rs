@@ -37,7 +37,10 @@ pub async fn acquire(
     .bind(ttl.as_secs_f64())
     .fetch_optional(pool)
     .await?;
-    Ok(term.map(|term| Fence { name: name.to_owned(), term }))
+    Ok(term.map(|term| Fence {
+        name: name.to_owned(),
+        term,
+    }))
 }
 
 /// Keeps the lease for another while; `false` when it was lost.
@@ -66,10 +69,9 @@ pub async fn release(pool: &PgPool, fence: &Fence) -> Result<(), Error> {
 
 /// Whether the fence still stands; it then does until the transaction ends.
 pub(crate) async fn stands(conn: &mut PgConnection, fence: &Fence) -> Result<bool, Error> {
-    let term: Option<i64> =
-        sqlx::query_scalar("SELECT term FROM leases WHERE name = $1 FOR SHARE")
-            .bind(&fence.name)
-            .fetch_optional(conn)
-            .await?;
+    let term: Option<i64> = sqlx::query_scalar("SELECT term FROM leases WHERE name = $1 FOR SHARE")
+        .bind(&fence.name)
+        .fetch_optional(conn)
+        .await?;
     Ok(term == Some(fence.term))
 }

@@ -19,6 +19,8 @@ pub mod lease;
 pub mod limits;
 mod payload;
 mod request;
+#[cfg(test)]
+mod tests;
 mod transaction;
 mod wake;
 

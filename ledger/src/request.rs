@@ -70,18 +70,51 @@ pub enum Outcome {
 #[derive(Debug, Clone)]
 pub(crate) enum Request {
     Enqueue(Box<Enqueue>),
-    Cancel { tenant: TenantId, command: CommandId },
-    Release { tenant: TenantId, command: CommandId },
-    Dispatch { command: CommandId, epoch: u64 },
-    Report { epoch: u64, update: Box<Update>, retry_at: Timestamp },
-    Expire { command: CommandId, timeout_seconds: Option<u32> },
-    RegisterNode { tenant: TenantId, registered: NodeRegistered },
-    DeleteNode { tenant: TenantId },
+    Cancel {
+        tenant: TenantId,
+        command: CommandId,
+    },
+    Release {
+        tenant: TenantId,
+        command: CommandId,
+    },
+    Dispatch {
+        command: CommandId,
+        epoch: u64,
+    },
+    Report {
+        epoch: u64,
+        update: Box<Update>,
+        retry_at: Timestamp,
+    },
+    Expire {
+        command: CommandId,
+        timeout_seconds: Option<u32>,
+    },
+    RegisterNode {
+        tenant: TenantId,
+        registered: NodeRegistered,
+    },
+    DeleteNode {
+        tenant: TenantId,
+    },
     Certify(NodeCertified),
-    SetSpec { tenant: TenantId, spec: NodeSpecSet },
-    ApplyGeneration { epoch: u64, generation: u64 },
-    OpenSession { open: OpenSession, entries: Vec<JournalEntry> },
-    CloseSession { epoch: u64, reason: String },
+    SetSpec {
+        tenant: TenantId,
+        spec: NodeSpecSet,
+    },
+    ApplyGeneration {
+        epoch: u64,
+        generation: u64,
+    },
+    OpenSession {
+        open: OpenSession,
+        entries: Vec<JournalEntry>,
+    },
+    CloseSession {
+        epoch: u64,
+        reason: String,
+    },
 }
 
 /// A request with who asks, about which node, under which fence.
@@ -115,7 +148,10 @@ impl Item {
 
     /// Whether the decision needs every live command of the node.
     pub(crate) fn needs_live_commands(&self) -> bool {
-        matches!(self.request, Request::OpenSession { .. } | Request::DeleteNode { .. })
+        matches!(
+            self.request,
+            Request::OpenSession { .. } | Request::DeleteNode { .. }
+        )
     }
 
     /// Rough size of what the request brings, in bytes.

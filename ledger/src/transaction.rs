@@ -23,7 +23,11 @@ pub struct LedgerTx {
 
 impl LedgerTx {
     pub(crate) fn new(ledger: Ledger, transaction: Transaction<'static, Postgres>) -> Self {
-        Self { ledger, transaction, items: Vec::new() }
+        Self {
+            ledger,
+            transaction,
+            items: Vec::new(),
+        }
     }
 
     /// The caller's connection, for the caller's own statements.
@@ -35,7 +39,9 @@ impl LedgerTx {
     /// Answers with the id that the command will have unless its key is taken already.
     pub fn enqueue(&mut self, actor: &Actor, run: Run) -> Result<CommandId, Error> {
         let item = self.ledger.enqueue_item(actor, run)?;
-        let Request::Enqueue(enqueue) = &item.request else { return Err(Error::Shape) };
+        let Request::Enqueue(enqueue) = &item.request else {
+            return Err(Error::Shape);
+        };
         let id = enqueue.id;
         self.push(item)?;
         Ok(id)
@@ -50,7 +56,12 @@ impl LedgerTx {
         command: CommandId,
     ) -> Result<(), Error> {
         let request = Request::Cancel { tenant, command };
-        self.push(Item { actor: actor.clone(), node, fence: None, request })
+        self.push(Item {
+            actor: actor.clone(),
+            node,
+            fence: None,
+            request,
+        })
     }
 
     fn push(&mut self, item: Item) -> Result<(), Error> {
@@ -66,7 +77,10 @@ impl LedgerTx {
     /// the transaction half done.
     pub async fn commit(self) -> Result<Vec<Outcome>, Error> {
         let tasks = self.ledger.inner.tasks.clone();
-        tasks.spawn(self.commit_here()).await.unwrap_or(Err(Error::OutcomeUnknown))
+        tasks
+            .spawn(self.commit_here())
+            .await
+            .unwrap_or(Err(Error::OutcomeUnknown))
     }
 
     async fn commit_here(mut self) -> Result<Vec<Outcome>, Error> {
@@ -76,7 +90,10 @@ impl LedgerTx {
             return Ok(Vec::new());
         }
         let appended = group::append_within(inner, &mut self.transaction, &self.items).await?;
-        let outcomes = appended.answers.into_iter().collect::<Result<Vec<_>, Error>>()?;
+        let outcomes = appended
+            .answers
+            .into_iter()
+            .collect::<Result<Vec<_>, Error>>()?;
         group::commit(self.transaction).await?;
         inner.tail.committed(appended.first, &appended.events);
         Ok(outcomes)

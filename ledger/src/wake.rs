@@ -73,7 +73,11 @@ impl Tail {
     pub(crate) fn start(pool: PgPool, tasks: &TaskTracker, shutdown: CancellationToken) -> Self {
         let (told, inbox) = mpsc::channel(TAIL_COMMITS_MAX);
         let (subscribers, _) = broadcast::channel(SUBSCRIBER_COMMITS_MAX);
-        let follower = Follower { pool, seen: None, subscribers: subscribers.clone() };
+        let follower = Follower {
+            pool,
+            seen: None,
+            subscribers: subscribers.clone(),
+        };
         tasks.spawn(follower.run(inbox, shutdown));
         Self { told, subscribers }
     }
@@ -88,9 +92,18 @@ impl Tail {
     }
 
     pub(crate) fn committed(&self, first: u64, events: &[Event]) {
-        let Some(more) = (events.len() as u64).checked_sub(1) else { return };
-        let events = (first..).zip(events).map(|(at, event)| Notice::of(at, event)).collect();
-        let committed = Committed { first, last: first + more, events };
+        let Some(more) = (events.len() as u64).checked_sub(1) else {
+            return;
+        };
+        let events = (first..)
+            .zip(events)
+            .map(|(at, event)| Notice::of(at, event))
+            .collect();
+        let committed = Committed {
+            first,
+            last: first + more,
+            events,
+        };
         let _ = self.told.try_send(Told::Committed(committed));
     }
 }
@@ -121,8 +134,10 @@ impl Follower {
                 None => return,
             };
             if let Err(error) = done {
-                tracing::warn!(error = &error as &dyn std::error::Error,
-                    "the log could not be followed; it is tried again");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the log could not be followed; it is tried again"
+                );
             }
         }
     }
@@ -153,7 +168,11 @@ impl Follower {
                 .iter()
                 .map(|event| Ok(Notice::of(event.position, &Event::decode(&event.bytes)?)))
                 .collect::<Result<_, Error>>()?;
-            self.pass_on(Committed { first, last, events });
+            self.pass_on(Committed {
+                first,
+                last,
+                events,
+            });
             seen = last;
         }
     }

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use ledger_protocol::command::{Command, cancel, dispatch, expire, rejoin, release, report};
 use ledger_protocol::command::enqueue::Enqueue;
+use ledger_protocol::command::{Command, cancel, dispatch, expire, rejoin, release, report};
 use ledger_protocol::event::{Body, Stream};
 use ledger_protocol::frame::JournalEntry;
 use ledger_protocol::id::{CommandId, NodeId, TenantId};
@@ -41,18 +41,28 @@ pub(super) fn decide(
                 dispatch::decide(command, node, *epoch, now).map(|body| vec![body])
             })
         }
-        Request::Report { epoch, update, retry_at } => {
-            on_command(world, item, update.command_id, None, now, |command, node| {
+        Request::Report {
+            epoch,
+            update,
+            retry_at,
+        } => on_command(
+            world,
+            item,
+            update.command_id,
+            None,
+            now,
+            |command, node| {
                 let body = report::decide(command, node, *epoch, update, *retry_at)?;
                 Ok(body.into_iter().collect())
-            })
-        }
-        Request::Expire { command, timeout_seconds } => {
-            on_command(world, item, *command, None, now, |command, _| {
-                let seconds = timeout_seconds.unwrap_or(command.queued.timeout_seconds);
-                expire::decide(command, seconds, now).map(|body| vec![body])
-            })
-        }
+            },
+        ),
+        Request::Expire {
+            command,
+            timeout_seconds,
+        } => on_command(world, item, *command, None, now, |command, _| {
+            let seconds = timeout_seconds.unwrap_or(command.queued.timeout_seconds);
+            expire::decide(command, seconds, now).map(|body| vec![body])
+        }),
         Request::RegisterNode { tenant, registered } => {
             if world.nodes.contains_key(&item.node) {
                 return Err(Refusal::NodeExists(item.node).into());
@@ -85,8 +95,10 @@ pub(super) fn decide(
         }
         Request::ApplyGeneration { epoch, generation } => {
             let node = node(world, item.node)?;
-            let (tenant, body) =
-                (node.tenant, node.decide_apply_generation(*epoch, *generation)?);
+            let (tenant, body) = (
+                node.tenant,
+                node.decide_apply_generation(*epoch, *generation)?,
+            );
             on_node(world, item, tenant, body, now)
         }
         Request::OpenSession { open, entries } => {
@@ -122,7 +134,10 @@ fn on_node(
     body: Option<Body>,
     now: Timestamp,
 ) -> Result<Outcome, Error> {
-    let decisions = body.into_iter().map(|body| (Stream::Node(item.node), body)).collect();
+    let decisions = body
+        .into_iter()
+        .map(|body| (Stream::Node(item.node), body))
+        .collect();
     world.apply(&item.actor, tenant, now, decisions)?;
     Ok(Outcome::Node(Box::new(node(world, item.node)?.clone())))
 }
@@ -143,7 +158,10 @@ fn on_command(
     let command = command.ok_or(Refusal::UnknownCommand(id))?;
     let owner = command.tenant;
     let bodies = rule(command, node)?;
-    let decisions = bodies.into_iter().map(|body| (Stream::Command(id), body)).collect();
+    let decisions = bodies
+        .into_iter()
+        .map(|body| (Stream::Command(id), body))
+        .collect();
     world.apply(&item.actor, owner, now, decisions)?;
     let command = world.commands.get(&id).ok_or(Refusal::UnknownCommand(id))?;
     Ok(Outcome::Command(Box::new(command.clone())))
@@ -160,18 +178,30 @@ fn decide_enqueue(
     let key = (enqueue.node, enqueue.idempotency_key.clone());
     if let Some(first) = world.keys.get(&key).and_then(|id| world.commands.get(id)) {
         enqueue.is_retry_of(first)?;
-        let queued = Queued { command: first.clone(), replayed: true };
+        let queued = Queued {
+            command: first.clone(),
+            replayed: true,
+        };
         return Ok(Outcome::Queued(Box::new(queued)));
     }
     let node = node(world, enqueue.node)?;
-    let pending =
-        world.pending.get(&(enqueue.node, enqueue.kind.lane)).copied().unwrap_or_default();
+    let pending = world
+        .pending
+        .get(&(enqueue.node, enqueue.kind.lane))
+        .copied()
+        .unwrap_or_default();
     let body = enqueue.decide(node, pending, pending_max, now)?;
     let decisions = vec![(Stream::Command(enqueue.id), body)];
     world.apply(&item.actor, enqueue.tenant, now, decisions)?;
-    let command =
-        world.commands.get(&enqueue.id).ok_or(Refusal::UnknownCommand(enqueue.id))?.clone();
-    Ok(Outcome::Queued(Box::new(Queued { command, replayed: false })))
+    let command = world
+        .commands
+        .get(&enqueue.id)
+        .ok_or(Refusal::UnknownCommand(enqueue.id))?
+        .clone();
+    Ok(Outcome::Queued(Box::new(Queued {
+        command,
+        replayed: false,
+    })))
 }
 
 fn decide_open_session(
@@ -185,15 +215,26 @@ fn decide_open_session(
     let tenant = known.tenant;
     let opened = known.decide_open_session(open.clone())?;
     let epoch = opened.epoch;
-    let journal_lost = known.journal_id.is_some_and(|journal| journal != open.journal_id);
-    let new_boot = known.boot_id.as_ref().is_some_and(|boot| *boot != open.boot_id);
-    let entries: HashMap<_, _> =
-        entries.iter().map(|entry| (entry.command_id, entry.state)).collect();
+    let journal_lost = known
+        .journal_id
+        .is_some_and(|journal| journal != open.journal_id);
+    let new_boot = known
+        .boot_id
+        .as_ref()
+        .is_some_and(|boot| *boot != open.boot_id);
+    let entries: HashMap<_, _> = entries
+        .iter()
+        .map(|entry| (entry.command_id, entry.state))
+        .collect();
     let ends: Vec<Decision> = commands_of(world, item.node)
         .into_iter()
         .filter_map(|command| {
             let entry = entries.get(&command.id).copied();
-            let proof = rejoin::Rejoin { journal_lost, new_boot, entry };
+            let proof = rejoin::Rejoin {
+                journal_lost,
+                new_boot,
+                entry,
+            };
             let end = rejoin::decide(command, proof, epoch)?;
             Some((Stream::Command(command.id), end))
         })

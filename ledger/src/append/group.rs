@@ -38,15 +38,21 @@ pub(super) async fn append(inner: &Inner, items: Vec<Item>) -> Vec<Result<Outcom
                 answers.extend(appended.answers);
             }
             Err(error) if items.len() > 1 && error.is_from_statement() => {
-                tracing::warn!(items = items.len(), error = &error as &dyn std::error::Error,
-                    "the group was refused; its halves are tried alone");
+                tracing::warn!(
+                    items = items.len(),
+                    error = &error as &dyn std::error::Error,
+                    "the group was refused; its halves are tried alone"
+                );
                 let second = items.split_off(items.len() / 2);
                 rest.push_front(second);
                 rest.push_front(items);
             }
             Err(error) => {
-                tracing::error!(items = items.len(), error = &error as &dyn std::error::Error,
-                    "the group was not appended");
+                tracing::error!(
+                    items = items.len(),
+                    error = &error as &dyn std::error::Error,
+                    "the group was not appended"
+                );
                 answers.extend(items.iter().map(|_| Err(error.clone())));
             }
         }
@@ -84,7 +90,10 @@ pub(crate) async fn append_within(
     let pending_max = inner.options.pending_per_lane_max;
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
-        let stands = item.fence.as_ref().is_none_or(|fence| fences.contains(fence));
+        let stands = item
+            .fence
+            .as_ref()
+            .is_none_or(|fence| fences.contains(fence));
         answers.push(if stands {
             decide::decide(&mut world, item, pending_max, now)
         } else {
@@ -95,11 +104,19 @@ pub(crate) async fn append_within(
     let (events, bodies): (Vec<Event>, Vec<Vec<u8>>) =
         std::mem::take(&mut world.events).into_iter().unzip();
     if events.is_empty() {
-        return Ok(Appended { answers, first: 0, events });
+        return Ok(Appended {
+            answers,
+            first: 0,
+            events,
+        });
     }
     changes.write(conn).await?;
     let first = number(conn, &events, bodies).await?;
-    Ok(Appended { answers, first, events })
+    Ok(Appended {
+        answers,
+        first,
+        events,
+    })
 }
 
 /// Takes the head and writes the events behind it, in one statement, as the last thing before
@@ -131,11 +148,11 @@ async fn number(
     Ok(u64::try_from(before).unwrap_or(0) + 1)
 }
 
-async fn standing_fences(
-    conn: &mut PgConnection,
-    items: &[Item],
-) -> Result<HashSet<Fence>, Error> {
-    let asked: HashSet<&Fence> = items.iter().filter_map(|item| item.fence.as_ref()).collect();
+async fn standing_fences(conn: &mut PgConnection, items: &[Item]) -> Result<HashSet<Fence>, Error> {
+    let asked: HashSet<&Fence> = items
+        .iter()
+        .filter_map(|item| item.fence.as_ref())
+        .collect();
     let mut standing = HashSet::new();
     for fence in asked {
         if lease::stands(conn, fence).await? {
@@ -149,8 +166,11 @@ async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<
     let mut world = World::default();
     let ids: HashSet<Uuid> = items.iter().map(|item| item.node.uuid()).collect();
     let ids: Vec<Uuid> = ids.into_iter().collect();
-    world.nodes =
-        nodes::lock(conn, &ids).await?.into_iter().map(|node| (node.id, node)).collect();
+    world.nodes = nodes::lock(conn, &ids)
+        .await?
+        .into_iter()
+        .map(|node| (node.id, node))
+        .collect();
 
     let mut wanted: HashSet<CommandId> = items.iter().filter_map(Item::command).collect();
     load_keys(&mut world, conn, items).await?;
@@ -216,13 +236,18 @@ async fn load_pending(
         return Ok(());
     }
     let arrays = |lanes: &[(NodeId, Lane)]| -> (Vec<Uuid>, Vec<&'static str>) {
-        lanes.iter().map(|(node, lane)| (node.uuid(), lane.as_str())).unzip()
+        lanes
+            .iter()
+            .map(|(node, lane)| (node.uuid(), lane.as_str()))
+            .unzip()
     };
     let lanes: Vec<_> = asked.keys().copied().collect();
     let (nodes, names) = arrays(&lanes);
     let mut crowded = Vec::new();
     for (node, lane, oldest) in commands::oldest_pending(conn, &nodes, &names).await? {
-        let (node, Some(lane)) = (NodeId::from_uuid(node), Lane::parse(&lane)) else { continue };
+        let (node, Some(lane)) = (NodeId::from_uuid(node), Lane::parse(&lane)) else {
+            continue;
+        };
         let newest = world.nodes.get(&node).map_or(0, |node| node.seq);
         let span = (newest + 1).saturating_sub(u64::try_from(oldest).unwrap_or(0));
         let span = u32::try_from(span).unwrap_or(u32::MAX);
@@ -240,7 +265,9 @@ async fn load_pending(
         world.pending.insert(*lane, 0);
     }
     for (node, lane, count) in commands::count_pending(conn, &nodes, &names).await? {
-        let Some(lane) = Lane::parse(&lane) else { continue };
+        let Some(lane) = Lane::parse(&lane) else {
+            continue;
+        };
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         world.pending.insert((NodeId::from_uuid(node), lane), count);
     }

@@ -47,8 +47,15 @@ impl World {
         let mut events = Vec::with_capacity(decisions.len());
         for (stream, body) in decisions {
             let id = EventId::new(at, clock::random());
-            let mut event =
-                Event { id, stream, version: 0, at, actor: actor.clone(), tenant, body };
+            let mut event = Event {
+                id,
+                stream,
+                version: 0,
+                at,
+                actor: actor.clone(),
+                tenant,
+                body,
+            };
             if let Stream::Command(id) = stream {
                 let before = commands
                     .remove(&id)
@@ -62,8 +69,9 @@ impl World {
                 (_, Stream::Command(_) | Stream::Batch(_)) => None,
             };
             if let Some(id) = node {
-                let before =
-                    nodes.remove(&id).unwrap_or_else(|| self.nodes.get(&id).cloned());
+                let before = nodes
+                    .remove(&id)
+                    .unwrap_or_else(|| self.nodes.get(&id).cloned());
                 if let Stream::Node(_) = stream {
                     event.version = before.as_ref().map_or(1, |node| node.version + 1);
                 }
@@ -104,7 +112,10 @@ impl World {
                 let key = queued.idempotency_key.clone();
                 self.keys.insert((queued.node_id, key.clone()), id);
                 self.keys_new.push((queued.node_id, key, id));
-                *self.pending.entry((queued.node_id, queued.lane)).or_default() += 1;
+                *self
+                    .pending
+                    .entry((queued.node_id, queued.lane))
+                    .or_default() += 1;
             }
             (Body::NodeSpecSet(body), Stream::Node(id)) => {
                 self.specs.insert(id, (body.generation, body.spec.clone()));
@@ -115,9 +126,14 @@ impl World {
 
     /// The rows to write.
     pub(super) fn changes(&self) -> Result<Changes, Error> {
-        let mut changes = Changes { keys: self.keys_new.clone(), ..Changes::default() };
+        let mut changes = Changes {
+            keys: self.keys_new.clone(),
+            ..Changes::default()
+        };
         for (id, before) in &self.nodes_before {
-            let Some(node) = self.nodes.get(id) else { continue };
+            let Some(node) = self.nodes.get(id) else {
+                continue;
+            };
             match before {
                 None => changes.nodes_new.push(NodeRow::of(node)?),
                 Some(before) if before.version == node.version => {
@@ -127,7 +143,9 @@ impl World {
             }
         }
         for (id, before) in &self.commands_before {
-            let Some(command) = self.commands.get(id) else { continue };
+            let Some(command) = self.commands.get(id) else {
+                continue;
+            };
             changes.command(*before, CommandRow::of(command)?, *id);
         }
         for (node, (generation, spec)) in &self.specs {
