@@ -32,6 +32,8 @@ mod stream;
 mod subject;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod wakes;
 mod workflows;
 

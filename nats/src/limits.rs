@@ -43,6 +43,6 @@ pub(crate) const LEASE_RETRY: Duration = Duration::from_secs(1);
 
 /// Within this time JetStream drops a message with an id that it has, unless messages live
 /// shorter than that.
-pub(crate) const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+pub(crate) const DUPLICATE_WINDOW: Duration = Duration::from_mins(2);
 /// Commands whose workflow is remembered between their transitions.
 pub(crate) const WORKFLOWS_MAX: usize = 65_536;

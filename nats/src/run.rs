@@ -90,7 +90,15 @@ pub(crate) async fn publish(ledger: &Ledger, options: &NatsOptions, address: &Ad
     let mut backoff = Backoff::default();
     let mut connection = None;
     loop {
-        let Err(error) = attempt(ledger, options, address, &mut connection, &mut backoff).await;
+        // Boxed, because it is by far the largest part of the worker's future.
+        let Err(error) = Box::pin(attempt(
+            ledger,
+            options,
+            address,
+            &mut connection,
+            &mut backoff,
+        ))
+        .await;
         let error = match error.severity() {
             Severity::Fatal => return error,
             Severity::Alarm => {

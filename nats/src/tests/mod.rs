@@ -1,0 +1,6 @@
+//! Against a real NATS server and a real Postgres.
+
+mod copies;
+mod outages;
+mod publishing;
+mod world;
