@@ -106,6 +106,9 @@ fn json(status: StatusCode, body: &impl serde::Serialize) -> Response<Full<Bytes
     *response.status_mut() = status;
     let json = HeaderValue::from_static("application/json");
     response.headers_mut().insert(CONTENT_TYPE, json);
+    // One request per connection. hyper's own setting for that would also close upgrades.
+    let close = HeaderValue::from_static("close");
+    response.headers_mut().insert(CONNECTION, close);
     response
 }
 

@@ -24,6 +24,8 @@ mod join;
 pub mod limits;
 mod serve;
 mod session;
+#[cfg(test)]
+mod tests;
 
 pub use authority::{
     ALLOWED_KINDS_OID, CertificateAuthority, NodeCertificate, NodeCertificateTerms,

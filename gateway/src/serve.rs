@@ -116,7 +116,6 @@ async fn connect(
         .timer(TokioTimer::new())
         .header_read_timeout(limits::HTTP_HEAD_WITHIN)
         .max_buf_size(limits::HTTP_HEAD_BYTES_MAX)
-        .keep_alive(false)
         .serve_connection(TokioIo::new(stream), service)
         .with_upgrades();
     tokio::select! {

@@ -1,0 +1,8 @@
+//! The gateway on a real ledger, with small daemons over real TLS WebSockets.
+
+mod daemon;
+mod dispatching;
+mod frames;
+mod joining;
+mod sessions;
+mod world;

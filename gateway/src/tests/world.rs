@@ -1,0 +1,283 @@
+//! A ledger and a gateway of one test.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use ledger::{Clock, Ledger, Run};
+use ledger_projections::join_tokens::{self, JoinToken};
+use ledger_projections::{commands, nodes};
+use ledger_protocol::command::{Command, StateName};
+use ledger_protocol::event::{Actor, NodeRegistered, NodeSpecSet};
+use ledger_protocol::id::{CommandId, JoinTokenId, NodeId, TenantId};
+use ledger_protocol::kind::{Registry, Role};
+use ledger_protocol::node::{Node, Session};
+use ledger_protocol::time::Timestamp;
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
+use sqlx::PgPool;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::daemon::{Daemon, Identity, Response, request};
+use crate::{CertificateAuthority, Error, Gateway, NodeCertificateTerms, Options};
+
+/// How long a condition may take to come true.
+pub(super) const WITHIN: Duration = Duration::from_secs(15);
+const SECRET: &str = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I";
+
+/// A gateway that is served.
+pub(super) struct Served {
+    pub(super) address: SocketAddr,
+    pub(super) shutdown: CancellationToken,
+    served: tokio::task::JoinHandle<Result<(), Error>>,
+}
+
+impl Served {
+    /// Asks it to end, and waits until it has.
+    pub(super) async fn stop(self) {
+        self.shutdown.cancel();
+        tokio::time::timeout(WITHIN, self.served)
+            .await
+            .unwrap()
+            .unwrap()
+            .unwrap();
+    }
+}
+
+pub(super) struct World {
+    pub(super) authority: CertificateAuthority,
+    pub(super) gateway: Served,
+    pub(super) ledger: Ledger,
+    pub(super) tenant: TenantId,
+    tasks: TaskTracker,
+}
+
+impl World {
+    pub(super) async fn start(pool: PgPool) -> Self {
+        Self::start_with(pool, Options::default()).await
+    }
+
+    pub(super) async fn start_with(pool: PgPool, options: Options) -> Self {
+        let tasks = TaskTracker::new();
+        let settings = ledger::Options::new(Registry::builtin(), Clock::system());
+        let ledger = Ledger::start(pool, settings, &tasks, CancellationToken::new()).unwrap();
+        let authority = CertificateAuthority::generate(ledger.now()).unwrap();
+        let gateway = serve(&tasks, &ledger, &authority, "gw-1", options).await;
+        let tenant = TenantId::new(ledger.now(), ledger.new_id_random());
+        Self {
+            authority,
+            gateway,
+            ledger,
+            tenant,
+            tasks,
+        }
+    }
+
+    /// One more gateway on the same ledger.
+    pub(super) async fn serve(&self, name: &str) -> Served {
+        serve(
+            &self.tasks,
+            &self.ledger,
+            &self.authority,
+            name,
+            Options::default(),
+        )
+        .await
+    }
+
+    pub(super) fn actor(&self) -> Actor {
+        Actor::api("ada")
+    }
+
+    pub(super) async fn register(&self, name: &str) -> NodeId {
+        let registered = NodeRegistered {
+            labels: BTreeMap::new(),
+            name: name.to_owned(),
+            role: Role::Node,
+        };
+        let node = self
+            .ledger
+            .register_node(&self.actor(), self.tenant, registered)
+            .await;
+        node.unwrap().id
+    }
+
+    /// A join token for the node, valid until then.
+    pub(super) async fn token(&self, node: NodeId, expires_at: Timestamp) -> String {
+        let now = self.ledger.now();
+        let id = JoinTokenId::new(now, self.ledger.new_id_random());
+        let token = JoinToken {
+            id,
+            tenant: self.tenant,
+            node,
+            secret_sha256: join_tokens::secret_sha256(SECRET),
+            created_at: now,
+            expires_at,
+        };
+        let mut conn = self.ledger.pool().acquire().await.unwrap();
+        join_tokens::create(&mut conn, &token).await.unwrap();
+        format!("{id}.{SECRET}")
+    }
+
+    /// Posts a join request.
+    pub(super) async fn join(&self, token: &str, csr: &str) -> Response {
+        let body = serde_json::json!({ "csr": csr, "token": token }).to_string();
+        request(
+            self,
+            "POST",
+            ledger_protocol::frame::JOIN_PATH,
+            None,
+            body.as_bytes(),
+        )
+        .await
+    }
+
+    /// A certificate as a join would give it, without the join.
+    pub(super) fn identity(&self, node: NodeId, allowed_kinds: Option<Vec<String>>) -> Identity {
+        let key = KeyPair::generate_for(&PKCS_ED25519).unwrap();
+        let terms = NodeCertificateTerms {
+            allowed_kinds,
+            backdated_seconds: 300,
+            now: self.ledger.now(),
+            serial: self.ledger.new_id_random(),
+            valid_seconds: 3_600,
+        };
+        let issued = self.authority.issue_node(node, &csr(&key), &terms).unwrap();
+        Identity {
+            certificate: issued.pem,
+            key: key.serialize_pem(),
+            node,
+        }
+    }
+
+    /// A node with an open session.
+    pub(super) async fn daemon(&self, name: &str) -> Daemon {
+        let node = self.register(name).await;
+        self.open(&self.identity(node, None)).await
+    }
+
+    /// A session of this identity.
+    pub(super) async fn open(&self, identity: &Identity) -> Daemon {
+        let mut daemon = Daemon::connect(self, self.gateway.address, identity).await;
+        daemon.greet().await;
+        daemon
+    }
+
+    pub(super) fn order(&self, node: NodeId, kind: &str) -> Run {
+        let random = self.ledger.new_id_random();
+        Run {
+            tenant: self.tenant,
+            node,
+            kind: kind.to_owned(),
+            payload: serde_json::json!({}),
+            idempotency_key: format!("api:{}", hex::encode(random)),
+            not_after: self.ledger.now().plus_seconds(600),
+            not_before: None,
+            min_generation: None,
+            batch_id: None,
+            held: false,
+        }
+    }
+
+    pub(super) async fn run(&self, node: NodeId, kind: &str) -> CommandId {
+        self.queue(self.order(node, kind)).await
+    }
+
+    pub(super) async fn queue(&self, order: Run) -> CommandId {
+        self.ledger
+            .enqueue(&self.actor(), order)
+            .await
+            .unwrap()
+            .command
+            .id
+    }
+
+    pub(super) async fn cancel(&self, node: NodeId, command: CommandId) {
+        self.ledger
+            .cancel(&self.actor(), self.tenant, node, command)
+            .await
+            .unwrap();
+    }
+
+    pub(super) async fn set_spec(&self, node: NodeId, generation: u64, spec: Vec<u8>) {
+        let spec = NodeSpecSet { generation, spec };
+        self.ledger
+            .set_spec(&self.actor(), self.tenant, node, spec)
+            .await
+            .unwrap();
+    }
+
+    pub(super) async fn command(&self, id: CommandId) -> Command {
+        let mut conn = self.ledger.pool().acquire().await.unwrap();
+        commands::get(&mut conn, id).await.unwrap().unwrap()
+    }
+
+    pub(super) async fn node(&self, id: NodeId) -> Node {
+        let mut conn = self.ledger.pool().acquire().await.unwrap();
+        nodes::get(&mut conn, id).await.unwrap().unwrap()
+    }
+
+    /// Waits until the command has this state.
+    pub(super) async fn until(&self, id: CommandId, state: StateName) -> Command {
+        let deadline = Instant::now() + WITHIN;
+        loop {
+            let command = self.command(id).await;
+            if command.state_name() == state {
+                return command;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{id} is {}, not {state}",
+                command.state_name()
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Waits until the ledger says that the node's session ended; answers why.
+    pub(super) async fn until_closed(&self, id: NodeId) -> String {
+        let deadline = Instant::now() + WITHIN;
+        loop {
+            let node = self.node(id).await;
+            if let Session::Closed { reason, .. } = node.session {
+                return reason;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "the session of {id} is {:?}",
+                node.session
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+async fn serve(
+    tasks: &TaskTracker,
+    ledger: &Ledger,
+    authority: &CertificateAuthority,
+    name: &str,
+    options: Options,
+) -> Served {
+    let own = CertificateAuthority::load(authority.certificate_pem(), &authority.key_pem());
+    let gateway = Gateway {
+        options,
+        ..Gateway::new(ledger.clone(), own.unwrap(), name)
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let shutdown = CancellationToken::new();
+    let served = tasks.spawn(crate::serve(listener, gateway, shutdown.clone()));
+    Served {
+        address,
+        shutdown,
+        served,
+    }
+}
+
+/// A certificate request for the key.
+pub(super) fn csr(key: &KeyPair) -> String {
+    let params = CertificateParams::new(Vec::new()).unwrap();
+    params.serialize_request(key).unwrap().pem().unwrap()
+}
