@@ -48,6 +48,21 @@ async fn a_hanging_program_is_killed_and_reaped_with_its_children() {
     }
 }
 
+/// After the leader is reaped its number may belong to anybody, so nothing is killed by it any more.
+#[tokio::test]
+async fn nothing_is_killed_by_the_number_of_a_program_that_ended() {
+    let machine = FakeMachine::new();
+    let path = machine.program("tool", "sleep 600 >/dev/null 2>&1 & echo $!");
+    let answer = ask(&path, &[], Duration::from_secs(20), &no_cancel())
+        .await
+        .unwrap();
+    let left = answer.stdout.trim();
+    assert!(crate::fake_machine::is_running(left));
+    let pid = Pid::from_raw(left.parse().unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    wait_until("it is gone", || !crate::fake_machine::is_running(left)).await;
+}
+
 #[tokio::test]
 async fn a_cancelled_program_is_killed_at_once() {
     let machine = FakeMachine::new();
