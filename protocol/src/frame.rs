@@ -311,6 +311,13 @@ macro_rules! frames {
                 match self { $(Self::$name(body) => canonical::encode(&($code as u8, body)),)* }
             }
 
+            /// The body as JSON, for people and for the vectors.
+            pub fn body_json(&self) -> serde_json::Value {
+                match self { $(Self::$name(body) => {
+                    serde_json::to_value(body).unwrap_or_default()
+                })* }
+            }
+
             /// Reads one binary WebSocket message.
             pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
                 if bytes.len() > FRAME_BYTES_MAX {
@@ -373,3 +380,6 @@ pub struct JoinResponse {
     /// Its role.
     pub role: Role,
 }
+
+#[cfg(test)]
+mod tests;

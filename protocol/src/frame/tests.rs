@@ -1,0 +1,183 @@
+//! Every frame has a vector that no test run makes anew (SPEC D1).
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+const AT: Timestamp = Timestamp::from_micros(1_764_490_000_123_456);
+
+fn command_id() -> CommandId {
+    CommandId::new(AT, [1; 10])
+}
+
+fn node_id() -> NodeId {
+    NodeId::new(AT, [2; 10])
+}
+
+fn samples() -> Vec<(&'static str, Frame)> {
+    let update = Update {
+        details: Some(canonical::from_json(&json!({ "why": "two checks failed" })).unwrap()),
+        node_sig: Some(vec![7; 64]),
+        reason: Some("unhealthy".to_owned()),
+        result: Some(canonical::from_json(&json!({ "ok": false })).unwrap()),
+        result_truncated: Some(Truncated {
+            bytes: 70_000,
+            sha256: "ab".repeat(32),
+        }),
+        ..Update::bare(command_id(), UpdateState::Failed)
+    };
+    let command = Command {
+        attested: false,
+        command_id: command_id(),
+        destructive: false,
+        kind: "inventory.refresh".to_owned(),
+        kind_version: 1,
+        lane: Lane::Control,
+        min_generation: Some(9),
+        node_id: node_id(),
+        not_after: Some(AT.plus_seconds(600)),
+        payload: canonical::from_json(&json!({ "sections": ["cpu"] })).unwrap(),
+        retry_safe: true,
+        self_terminating: false,
+        seq: 42,
+        timeout_seconds: 300,
+    };
+    let hello = Hello {
+        agent_version: "0.1.0".to_owned(),
+        applied_generation: 9,
+        boot_id: "6f0c1a34-6f0c-4d8e-9f43-0d2f6f0c1a34".to_owned(),
+        entries: vec![JournalEntry {
+            command_id: command_id(),
+            seq: 41,
+            state: EntryState::Started,
+        }],
+        highest_seq: 41,
+        journal_id: JournalId::new(AT, [3; 10]),
+        node_id: node_id(),
+        role: Role::Node,
+    };
+    let ping = Ping {
+        nonce: 7,
+        reply: false,
+        server_time: Some(AT),
+    };
+    vec![
+        ("Hello", hello.into()),
+        (
+            "Welcome",
+            Welcome {
+                epoch: 3,
+                ping_seconds: 20,
+                server_time: AT,
+            }
+            .into(),
+        ),
+        ("Command", command.into()),
+        (
+            "Cancel",
+            Cancel {
+                command_id: command_id(),
+            }
+            .into(),
+        ),
+        (
+            "CommandUpdate",
+            CommandUpdate {
+                updates: vec![Update::bare(command_id(), UpdateState::Acked), update],
+            }
+            .into(),
+        ),
+        (
+            "UpdateAck",
+            UpdateAck {
+                updates: vec![Acknowledgement {
+                    command_id: command_id(),
+                    refused: Some("command was never dispatched".to_owned()),
+                    state: UpdateState::Acked,
+                }],
+            }
+            .into(),
+        ),
+        (
+            "Status",
+            Status {
+                applied_generation: 9,
+                wants_spec: true,
+            }
+            .into(),
+        ),
+        (
+            "Spec",
+            Spec {
+                generation: 10,
+                spec: canonical::from_json(&json!({ "hostname": "n1" })).unwrap(),
+            }
+            .into(),
+        ),
+        ("Ping", ping.clone().into()),
+        (
+            "Ping, the reply of a daemon",
+            Ping {
+                reply: true,
+                server_time: None,
+                ..ping
+            }
+            .into(),
+        ),
+    ]
+}
+
+#[test]
+fn d1_every_frame_has_the_bytes_of_its_vector() {
+    let vectors: Vec<Value> =
+        serde_json::from_str(include_str!("../../vectors/frames.json")).unwrap();
+    let made: Vec<Value> = samples()
+        .into_iter()
+        .map(|(name, frame)| {
+            let bytes = frame.encode().unwrap();
+            json!({
+                "name": name,
+                "frame": frame.name(),
+                "body": frame.body_json(),
+                "bytes": hex::encode(bytes),
+            })
+        })
+        .collect();
+    let shown = serde_json::to_string_pretty(&made).unwrap();
+    assert!(
+        vectors == made,
+        "protocol/vectors/frames.json should hold:\n{shown}"
+    );
+}
+
+#[test]
+fn d1_every_frame_reads_back_and_its_body_is_canonical() {
+    for (name, frame) in samples() {
+        let bytes = frame.encode().unwrap();
+        canonical::check(&bytes[2..]).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(Frame::decode(&bytes).unwrap(), frame, "{name}");
+        for end in 0..bytes.len() {
+            assert!(Frame::decode(&bytes[..end]).is_err(), "{name} cut at {end}");
+        }
+    }
+}
+
+#[test]
+fn d13_a_frame_above_the_limit_is_refused_by_name() {
+    let refused = Frame::decode(&vec![0x92; FRAME_BYTES_MAX + 1]).unwrap_err();
+    assert!(matches!(refused, Error::TooLarge { bytes } if bytes == FRAME_BYTES_MAX + 1));
+}
+
+proptest! {
+    #[test]
+    fn d1_no_bytes_make_the_decoder_panic(
+        code in 0_u8..16,
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let _ = Frame::decode(&bytes);
+        let mut framed = vec![0x92, code];
+        framed.extend(bytes);
+        let _ = Frame::decode(&framed);
+    }
+}
