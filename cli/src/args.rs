@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{api, gateway, migrate, node, serve, sweeper, tenant, token, watch};
+use crate::commands::{
+    agent, api, bench, gateway, migrate, node, serve, sweeper, tenant, token, up, watch,
+};
 use crate::exit::Failure;
 use crate::output::Output;
 use crate::telemetry;
@@ -35,15 +37,18 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Up(up::Options),
     Serve(serve::Options),
     Gateway(gateway::Options),
     Sweeper(sweeper::Options),
+    Agent(agent::Options),
     Migrate(migrate::Options),
     Tenant(tenant::Options),
     Token(token::Options),
     Node(node::Options),
     Api(api::Options),
     Watch(watch::Options),
+    Bench(bench::Options),
 }
 
 impl Command {
@@ -51,13 +56,15 @@ impl Command {
     /// that a person waits for only what is wrong.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Serve(_) | Self::Gateway(_) | Self::Sweeper(_) => "info",
-            Self::Migrate(_)
+            Self::Serve(_) | Self::Gateway(_) | Self::Sweeper(_) | Self::Agent(_) => "info",
+            Self::Up(_)
+            | Self::Migrate(_)
             | Self::Tenant(_)
             | Self::Token(_)
             | Self::Node(_)
             | Self::Api(_)
-            | Self::Watch(_) => "warn",
+            | Self::Watch(_)
+            | Self::Bench(_) => "warn",
         }
     }
 }
@@ -68,15 +75,18 @@ impl Arguments {
         let level = self.log_level.as_deref().filter(|level| !level.is_empty());
         telemetry::start(level.unwrap_or(self.command.log_level()), self.log_format)?;
         match self.command {
+            Command::Up(options) => up::run(options, output).await,
             Command::Serve(options) => serve::run(options).await,
             Command::Gateway(options) => gateway::run(options).await,
             Command::Sweeper(options) => sweeper::run(options).await,
+            Command::Agent(options) => agent::run(options).await,
             Command::Migrate(options) => migrate::run(options, output).await,
             Command::Tenant(options) => tenant::run(options, output).await,
             Command::Token(options) => token::run(options, output).await,
             Command::Node(options) => node::run(options, output).await,
             Command::Api(options) => api::run(options, output).await,
             Command::Watch(options) => watch::run(options, output).await,
+            Command::Bench(options) => bench::run(options, output).await,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A client of the HTTP API (SPEC section 4).
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 
 use clap::Args;
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::exit::{Code, Failure, Meaning};
 use crate::limits::{API_ANSWER_BYTES_MAX, API_ANSWER_WITHIN, API_CONNECT_WITHIN};
+use crate::output::printable;
 use crate::secret::Secret;
 
 /// Where the API is and who calls it.
@@ -32,6 +33,14 @@ pub(crate) struct Client {
     http: reqwest::Client,
     base: String,
     token: Secret,
+}
+
+impl ApiOptions {
+    /// A known API and identity.
+    pub(crate) fn new(api: &str, token: &Secret) -> Self {
+        let (api, token) = (api.to_owned(), token.clone());
+        Self { api, token }
+    }
 }
 
 impl Client {
@@ -140,6 +149,22 @@ fn is_loopback(url: &Url) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
+/// An error of the API, as the API said it.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    /// One of the codes of SPEC section 4.
+    pub(crate) code: String,
+    told: String,
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.told)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
 /// What an answer other than a result means.
 fn refusal(status: u16, body: Option<&Value>) -> Failure {
     let error = body.and_then(|body| body.get("error"));
@@ -164,7 +189,8 @@ fn refusal(status: u16, body: Option<&Value>) -> Failure {
         // Writing to a string cannot fail.
         let _ = write!(told, " {details}");
     }
-    Failure::new(meaning, anyhow::anyhow!(crate::output::printable(&told)))
+    let (code, told) = (code.to_owned(), printable(&told));
+    Failure::new(meaning, ApiError { code, told })
 }
 
 #[cfg(test)]

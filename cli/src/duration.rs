@@ -44,7 +44,7 @@ mod tests {
             assert_eq!(parse(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
         assert_eq!(parse("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(parse("100d"), Ok(Duration::from_secs(8_640_000)));
+        assert_eq!(parse("100d"), Ok(Duration::from_hours(2_400)));
     }
 
     #[test]

@@ -46,3 +46,40 @@ pub(crate) const CONNECTIONS_DEFAULT: u32 = 16;
 pub(crate) const CONNECTIONS_OF_ONE_CALL: u32 = 2;
 /// Items that one page of the API is asked for.
 pub(crate) const PAGE_ITEMS: u32 = 200;
+
+/// Nodes that `up` can run.
+pub(crate) const UP_NODES_MAX: u16 = 500;
+/// Connections to Postgres of `up`.
+pub(crate) const UP_CONNECTIONS: u32 = 32;
+/// From a server's end to its next start.
+pub(crate) const SERVER_RESTART_AFTER_MIN: Duration = Duration::from_millis(200);
+/// The longest pause between two attempts to start a server.
+pub(crate) const SERVER_RESTART_AFTER_MAX: Duration = Duration::from_secs(10);
+/// How long `up` waits for the stream that the publisher makes.
+pub(crate) const UP_STREAM_WITHIN: Duration = Duration::from_secs(10);
+/// How long `up` waits for the sessions of its nodes, apart from what each node adds.
+pub(crate) const UP_SESSIONS_WITHIN: Duration = Duration::from_secs(60);
+/// What each node adds to that time: joins happen one after the other.
+pub(crate) const UP_SESSION_EACH: Duration = Duration::from_millis(200);
+/// Between two looks at what `up` waits for.
+pub(crate) const UP_LOOK_EVERY: Duration = Duration::from_millis(50);
+
+// `up` stops everything within 10 s; the times below add up to less.
+
+/// Requests, sessions and agents, once `up` stops.
+pub(crate) const UP_STOP_EDGE_WITHIN: Duration = Duration::from_millis(2_500);
+/// Sessions, once the gateway of `up` stops; below the time of the whole edge.
+pub(crate) const UP_STOP_SESSIONS_WITHIN: Duration = Duration::from_secs(2);
+/// Sweeper and publisher, once `up` stops.
+pub(crate) const UP_STOP_WORKERS_WITHIN: Duration = Duration::from_secs(1);
+/// The append and its connections, once `up` stops.
+pub(crate) const UP_STOP_LEDGER_WITHIN: Duration = Duration::from_millis(1_500);
+/// A server's own way of stopping, before it is killed.
+pub(crate) const STOP_SERVER_POLITELY_WITHIN: Duration = Duration::from_secs(3);
+/// Both servers, killing included.
+pub(crate) const UP_STOP_SERVERS_WITHIN: Duration = Duration::from_millis(4_500);
+/// Validity of a node's certificate under `up`, in seconds: a year, because the same folder is to
+/// start again after a long pause.
+pub(crate) const UP_CERTIFICATE_SECONDS: u32 = 365 * 24 * 3_600;
+/// From a stop to the process's end: what is left is dropped, child processes included.
+pub(crate) const DROP_TASKS_WITHIN: Duration = Duration::from_millis(300);

@@ -14,6 +14,7 @@ mod postgres;
 mod secret;
 mod service;
 mod telemetry;
+mod up;
 mod values;
 
 use std::io::Write as _;
@@ -46,8 +47,9 @@ fn main() -> ExitCode {
     let result = match runtime {
         Ok(runtime) => {
             let result = runtime.block_on(arguments.run(&mut Output::stdout()));
-            // What still blocks a thread (a read of stdin, a lookup of a name) must not hold the end.
-            runtime.shutdown_background();
+            // What still runs is dropped, and its child processes with it; what blocks a thread (a
+            // lookup of a name) must not hold the end.
+            runtime.shutdown_timeout(limits::DROP_TASKS_WITHIN);
             result
         }
         Err(error) => Err(Failure::from(error)),

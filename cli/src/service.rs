@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use ledger::{Clock, Ledger};
 use ledger_gateway::{CertificateAuthority, Gateway};
 use ledger_protocol::kind::Registry;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
@@ -31,11 +32,7 @@ impl Core {
         let phase = Phase::new("the ledger");
         let options = ledger::Options::new(Registry::builtin(), Clock::system());
         let ledger = Ledger::start(pool, options, phase.tasks(), phase.token())?;
-        let random: String = ledger
-            .new_id_random()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect();
+        let random = hex::encode(ledger.new_id_random());
         let holder = format!("{}-{random}", host_name());
         Ok(Self {
             ledger,
@@ -178,6 +175,16 @@ pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, Failure> 
         let error = anyhow::Error::from(error).context(format!("could not listen on {address}"));
         Failure::new(Code::Failed, error)
     })
+}
+
+/// Sessions and journals are open files, and the usual limit of 1,024 is soon reached; the system
+/// lets every process raise its own.
+pub(crate) fn raise_open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
+        tracing::warn!("the limit of open files stays as it is: {error}");
+    }
 }
 
 /// The machine's name.

@@ -11,7 +11,7 @@ use crate::lifecycle::{Signals, endings};
 use crate::limits::CONNECTIONS_DEFAULT;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
-use crate::service::{Core, Service, host_name, listen};
+use crate::service::{Core, Service, host_name, listen, raise_open_files};
 
 /// Hold one session per node, deliver its commands in order, and let new nodes join.
 #[derive(Debug, Args)]
@@ -47,6 +47,7 @@ pub(crate) struct Options {
 /// Serves nodes until a signal.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let signals = Signals::listen()?;
+    raise_open_files();
     let core = Core::start(&options.postgres.postgres, options.connections).await?;
     let listener = listen(options.listen).await?;
     let name = options.name.unwrap_or_else(host_name);

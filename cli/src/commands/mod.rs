@@ -2,7 +2,9 @@
 //!
 //! To add a subcommand: a file here with `Options` and `run`, and an arm in `args.rs`.
 
+pub(crate) mod agent;
 pub(crate) mod api;
+pub(crate) mod bench;
 pub(crate) mod gateway;
 pub(crate) mod migrate;
 pub(crate) mod node;
@@ -10,4 +12,5 @@ pub(crate) mod serve;
 pub(crate) mod sweeper;
 pub(crate) mod tenant;
 pub(crate) mod token;
+pub(crate) mod up;
 pub(crate) mod watch;

@@ -108,7 +108,8 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     }
 }
 
-fn role(name: &str) -> Result<Role, String> {
+/// Reads a role.
+pub(crate) fn role(name: &str) -> Result<Role, String> {
     Role::parse(name).ok_or_else(|| {
         let known: Vec<_> = Role::ALL.iter().map(|role| role.as_str()).collect();
         format!("must be one of {}", known.join(", "))

@@ -10,7 +10,7 @@ use crate::lifecycle::{Signals, endings};
 use crate::limits::CONNECTIONS_DEFAULT;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
-use crate::service::{Core, Service, listen};
+use crate::service::{Core, Service, listen, raise_open_files};
 
 /// Serve the HTTP API and publish the log to NATS.
 ///
@@ -52,6 +52,7 @@ pub(crate) struct Options {
 /// Serves until a signal.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let signals = Signals::listen()?;
+    raise_open_files();
     let ca_certificate = match &options.gateway_ca {
         Some(path) => {
             let text = std::fs::read_to_string(path);

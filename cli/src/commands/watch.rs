@@ -1,5 +1,6 @@
 //! `watch`: the events as NATS carries them, in order, one a line.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use async_nats::jetstream;
@@ -53,7 +54,8 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     let deadline = options.for_time.map(|time| Instant::now() + time);
     let context = nats::jetstream(nats::connect(&options.nats.nats).await?);
     let mut follower = Follower::start(context, &options).await?;
-    tracing::warn!(target: "watch", "watching from position {}", follower.next);
+    // On stderr, for people and for scripts that wait for it; nobody reading it is fine.
+    let _ = writeln!(std::io::stderr(), "watching from position {}", follower.next);
     let mut printed = 0;
     loop {
         let next = follower.next();

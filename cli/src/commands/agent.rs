@@ -1,0 +1,67 @@
+//! `agent`: the daemon of this machine.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use ledger_agent::AgentOptions;
+use ledger_protocol::kind::Role;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::node::role;
+use crate::exit::Failure;
+use crate::lifecycle::Signals;
+use crate::limits::STOP_EDGE_WITHIN;
+use crate::secret::Secret;
+
+/// Run the daemon of this machine: join once, then check, journal, run and report commands.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// URL of the gateway, such as <https://gateway.example:7443>
+    #[arg(long, value_name = "URL")]
+    gateway: String,
+    /// Folder for its key, certificate and journal; it must outlive reboots
+    #[arg(long, value_name = "FOLDER")]
+    state: PathBuf,
+    /// Token to join with, from `node join-token`; needed once
+    #[arg(
+        long,
+        env = "COMMAND_LEDGER_JOIN_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    join_token: Option<Secret>,
+    /// The gateway authority's certificate (its node-ca.pem); needed to join
+    #[arg(long, value_name = "FILE")]
+    gateway_ca: Option<PathBuf>,
+    /// What this daemon is now: node, site or ramdisk [default: as its node was registered]
+    #[arg(long, value_name = "ROLE", value_parser = role)]
+    role: Option<Role>,
+}
+
+/// Runs until a signal.
+pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+    let mut signals = Signals::listen()?;
+    let mut agent = AgentOptions::new(options.state, options.gateway);
+    agent.ca_file = options.gateway_ca;
+    agent.join_token = options.join_token.map(|token| token.reveal().to_owned());
+    agent.role = options.role;
+
+    let shutdown = CancellationToken::new();
+    let mut running = std::pin::pin!(ledger_agent::run(agent, shutdown.clone()));
+    tokio::select! {
+        ended = &mut running => return Ok(ended?),
+        signal = signals.next() => tracing::info!("{signal}: stopping"),
+    }
+    shutdown.cancel();
+    let seconds = STOP_EDGE_WITHIN.as_secs();
+    tokio::select! {
+        ended = timeout(STOP_EDGE_WITHIN, running) => match ended {
+            Ok(ended) => Ok(ended?),
+            Err(_) => Err(Failure::failed(format!("the agent did not stop within {seconds} s"))),
+        },
+        signal = signals.next() => {
+            Err(Failure::failed(format!("{signal} again: the agent was cut off")))
+        }
+    }
+}
