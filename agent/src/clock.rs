@@ -28,10 +28,6 @@ impl Clock {
 
     /// A point of the clock that never jumps and that goes on while the machine sleeps: a command
     /// that came before a suspend has expired after it.
-    #[expect(
-        clippy::unused_self,
-        reason = "a caller is handed the clock that it may ask"
-    )]
     pub fn monotonic(&self) -> Monotonic {
         #[cfg(target_os = "linux")]
         const ID: ClockId = ClockId::Boottime;

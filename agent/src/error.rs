@@ -107,6 +107,97 @@ pub enum Error {
         /// Its size, in bytes.
         bytes: usize,
     },
+    /// A file is there and does not hold what it should.
+    #[error("{} cannot be understood; restore it, or let the node join again with an empty state directory", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A gateway's address that is none.
+    #[error("{given:?} is no gateway; give https://host:port")]
+    GatewayAddress {
+        /// What was given.
+        given: String,
+    },
+    /// PEM that does not hold what it should.
+    #[error("{what} is not readable PEM")]
+    Pem {
+        /// What it should hold.
+        what: &'static str,
+    },
+    /// Certificates or keys that TLS cannot work with.
+    #[error("{what} cannot be used for TLS")]
+    Tls {
+        /// Which ones.
+        what: &'static str,
+        /// What is wrong with them.
+        source: rustls::Error,
+    },
+    /// The node's key cannot be made or used.
+    #[error("the node's key cannot be made or used")]
+    Key {
+        /// Why.
+        source: rcgen::Error,
+    },
+    /// The node never joined, and was not told how.
+    #[error("this node has not joined: give a join token and the gateway's certificate authority")]
+    NotJoined,
+    /// The gateway could not be asked to let the node join.
+    #[error("cannot ask {gateway} to join")]
+    Join {
+        /// The gateway.
+        gateway: String,
+        /// Why.
+        source: reqwest::Error,
+    },
+    /// The gateway did not let the node join.
+    #[error("{gateway} refused to let the node join ({status}): {message}")]
+    JoinRefused {
+        /// The gateway.
+        gateway: String,
+        /// The HTTP status.
+        status: u16,
+        /// The gateway's reason.
+        message: String,
+    },
+    /// The gateway answered a join with something else.
+    #[error("{gateway} gave an answer to a join that cannot be read")]
+    JoinUnreadable {
+        /// The gateway.
+        gateway: String,
+    },
+    /// No connection to the gateway.
+    #[error("cannot connect to {gateway}")]
+    GatewayUnreachable {
+        /// The gateway.
+        gateway: String,
+        /// The reason, of TCP or of TLS.
+        source: io::Error,
+    },
+    /// The gateway did not open a session in time.
+    #[error("{gateway} did not open a session within {seconds} s")]
+    GatewaySilent {
+        /// The gateway.
+        gateway: String,
+        /// The time it was given.
+        seconds: u64,
+    },
+    /// The gateway did not open a session.
+    #[error("{gateway} refused a session with HTTP status {status}")]
+    SessionRefused {
+        /// The gateway.
+        gateway: String,
+        /// The HTTP status.
+        status: u16,
+    },
+    /// The WebSocket could not be opened.
+    #[error("cannot open a session with {gateway}")]
+    Session {
+        /// The gateway.
+        gateway: String,
+        /// Why.
+        source: Box<tokio_tungstenite::tungstenite::Error>,
+    },
     /// A blocking piece of work ended without an answer.
     #[error("{work} broke off")]
     BrokeOff {

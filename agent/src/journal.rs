@@ -2,12 +2,13 @@
 
 mod file;
 
-use std::path::Path;
+use std::sync::Arc;
 
 use ledger_protocol::daemon::Record;
 use ledger_protocol::id::JournalId;
 
 use crate::error::Error;
+use crate::state_dir::StateDir;
 
 pub use file::FileJournal;
 
@@ -41,10 +42,10 @@ impl Opened {
         }
     }
 
-    /// The journal in this folder; an empty one with the new id when there is none, or when it
-    /// was lost (SPEC D8).
-    pub fn file(folder: &Path, new_id: JournalId) -> Result<Self, Error> {
-        FileJournal::open(folder, new_id)
+    /// The journal in this state directory; an empty one with the new id when there is none, or
+    /// when it was lost (SPEC D8).
+    pub fn file(dir: &Arc<StateDir>, new_id: JournalId) -> Result<Self, Error> {
+        FileJournal::open(dir.path(), Some(dir.clone()), new_id)
     }
 }
 

@@ -65,3 +65,30 @@ pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 pub const JOURNAL_RECORD_BYTES_MAX: usize = ledger_protocol::limits::FRAME_BYTES_MAX + 4 * 1024;
 /// How many lost journals are kept for people to look at. The oldest go first.
 pub const LOST_JOURNALS_MAX: usize = 8;
+
+/// How long a join may take.
+pub const JOIN_SECONDS_MAX: u64 = 30;
+/// The largest answer to a join.
+pub const JOIN_ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// How long connecting may take: TCP, TLS and the WebSocket's upgrade together.
+pub const CONNECT_SECONDS_MAX: u64 = 15;
+/// The largest message that is still read, so that it can be refused by name (D13).
+pub const MESSAGE_BYTES_MAX: usize = 4 * ledger_protocol::limits::FRAME_BYTES_MAX;
+/// Read buffer of a session, in bytes; a larger message grows it.
+pub const READ_BUFFER_BYTES: usize = 8 * 1024;
+/// How long the gateway may take to take in what was written to it.
+pub const SEND_SECONDS_MAX: u64 = 15;
+/// How long the goodbye of a session may take.
+pub const GOODBYE_SECONDS_MAX: u64 = 2;
+/// Inputs that are taken in together; what they ask to be written becomes durable together.
+pub const INPUTS_MAX: usize = 64;
+/// A session that lasted so long ends the backoff.
+pub const STABLE_SESSION_SECONDS: u64 = 10;
+/// The shortest wait after the gateway refused this node, in seconds.
+pub const REFUSED_RETRY_SECONDS_MIN: u64 = 10;
+/// The longest wait after the gateway refused this node, in seconds.
+pub const REFUSED_RETRY_SECONDS_MAX: u64 = 60;
+/// How long running commands may take to end when the agent stops.
+pub const STOP_SECONDS_MAX: u64 = 5;
+/// The longest sleep of the driver, in seconds, so that it looks at the clock after a suspend.
+pub const SLEEP_SECONDS_MAX: u64 = 60;

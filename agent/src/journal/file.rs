@@ -13,6 +13,7 @@
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ledger_protocol::daemon::Record;
 use ledger_protocol::id::JournalId;
@@ -22,7 +23,7 @@ use tracing::{error, warn};
 use super::{JournalStore, Opened};
 use crate::error::Error;
 use crate::limits::{JOURNAL_BYTES_MAX, JOURNAL_RECORD_BYTES_MAX, LOST_JOURNALS_MAX};
-use crate::state_dir::{replace, sync_folder};
+use crate::state_dir::{StateDir, replace, sync_folder};
 
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,9 @@ const RECORD_HEADER_BYTES: usize = 12;
 #[derive(Debug)]
 pub struct FileJournal {
     folder: PathBuf,
+    /// A write goes on when whoever asked for it is dropped, and nobody else may open the journal
+    /// before it is done.
+    lock: Option<Arc<StateDir>>,
     journal_id: JournalId,
     file: File,
     /// Where the last whole record ends, in bytes.
@@ -60,12 +64,16 @@ struct Damage {
 }
 
 impl FileJournal {
-    pub(super) fn open(folder: &Path, new_id: JournalId) -> Result<Opened, Error> {
+    pub(super) fn open(
+        folder: &Path,
+        lock: Option<Arc<StateDir>>,
+        new_id: JournalId,
+    ) -> Result<Opened, Error> {
         let path = folder.join(NAME);
         let bytes = match read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                return Self::create(folder, new_id);
+                return Self::create(folder, lock, new_id);
             }
             // A disk that has lost the file's blocks has lost the journal.
             Err(error) if error.raw_os_error() == Some(Errno::IO.raw_os_error()) => Vec::new(),
@@ -81,7 +89,7 @@ impl FileJournal {
         };
         let Ok((journal_id, found)) = found else {
             set_aside(folder)?;
-            return Self::create(folder, new_id);
+            return Self::create(folder, lock, new_id);
         };
         let file = File::options()
             .append(true)
@@ -106,6 +114,7 @@ impl FileJournal {
         sync_folder(folder)?;
         let store = JournalStore::File(Self {
             folder: folder.to_path_buf(),
+            lock,
             journal_id,
             file,
             bytes: good_bytes as u64,
@@ -118,11 +127,16 @@ impl FileJournal {
         })
     }
 
-    fn create(folder: &Path, journal_id: JournalId) -> Result<Opened, Error> {
+    fn create(
+        folder: &Path,
+        lock: Option<Arc<StateDir>>,
+        journal_id: JournalId,
+    ) -> Result<Opened, Error> {
         let bytes = header(journal_id);
         let file = replace(folder, NAME, &bytes)?;
         let store = JournalStore::File(Self {
             folder: folder.to_path_buf(),
+            lock,
             journal_id,
             file,
             bytes: bytes.len() as u64,
@@ -138,7 +152,7 @@ impl FileJournal {
     /// Puts this journal aside, because what it holds makes no sense, and begins a new one.
     pub(crate) fn lose(self, new_id: JournalId) -> Result<Opened, Error> {
         set_aside(&self.folder)?;
-        Self::create(&self.folder, new_id)
+        Self::create(&self.folder, self.lock, new_id)
     }
 
     fn path(&self) -> PathBuf {

@@ -77,7 +77,7 @@ fn write(store: &mut JournalStore, records: &[Record]) {
 }
 
 fn open(folder: &Path) -> Opened {
-    Opened::file(folder, journal_id(99)).unwrap()
+    FileJournal::open(folder, None, journal_id(99)).unwrap()
 }
 
 fn lost(folder: &Path) -> usize {
@@ -92,7 +92,7 @@ fn lost(folder: &Path) -> usize {
 fn three_records() -> (Vec<u8>, Vec<Record>) {
     let folder = tempfile::tempdir().unwrap();
     let records = vec![accepted(1), started(1), ended(1)];
-    let mut opened = Opened::file(folder.path(), journal_id(1)).unwrap();
+    let mut opened = FileJournal::open(folder.path(), None, journal_id(1)).unwrap();
     write(&mut opened.store, &records);
     (std::fs::read(folder.path().join(NAME)).unwrap(), records)
 }
@@ -100,7 +100,7 @@ fn three_records() -> (Vec<u8>, Vec<Record>) {
 #[test]
 fn d5_records_outlive_the_process() {
     let folder = tempfile::tempdir().unwrap();
-    let mut opened = Opened::file(folder.path(), journal_id(1)).unwrap();
+    let mut opened = FileJournal::open(folder.path(), None, journal_id(1)).unwrap();
     assert_eq!(opened.journal_id, journal_id(1));
     write(&mut opened.store, &life(1));
     write(&mut opened.store, &life(2)[..2]);
@@ -189,7 +189,7 @@ fn d8_lost_journals_are_kept_within_a_bound() {
 #[test]
 fn d5_a_rewrite_takes_the_place_of_everything_and_keeps_the_id() {
     let folder = tempfile::tempdir().unwrap();
-    let mut opened = Opened::file(folder.path(), journal_id(1)).unwrap();
+    let mut opened = FileJournal::open(folder.path(), None, journal_id(1)).unwrap();
     let changes = [
         Change::Append(accepted(1)),
         Change::Rewrite(vec![Record::Seen(1)]),
@@ -206,7 +206,7 @@ fn d5_a_rewrite_takes_the_place_of_everything_and_keeps_the_id() {
 #[test]
 fn d5_what_a_crash_left_of_a_rewrite_is_not_the_journal() {
     let folder = tempfile::tempdir().unwrap();
-    let mut opened = Opened::file(folder.path(), journal_id(1)).unwrap();
+    let mut opened = FileJournal::open(folder.path(), None, journal_id(1)).unwrap();
     write(&mut opened.store, &life(1));
     std::fs::write(folder.path().join("journal.new"), b"half").unwrap();
     let mut opened = open(folder.path());
@@ -218,7 +218,7 @@ fn d5_what_a_crash_left_of_a_rewrite_is_not_the_journal() {
 #[test]
 fn d5_after_a_failed_write_only_a_rewrite_is_taken() {
     let folder = tempfile::tempdir().unwrap();
-    let opened = Opened::file(folder.path(), journal_id(1)).unwrap();
+    let opened = FileJournal::open(folder.path(), None, journal_id(1)).unwrap();
     let JournalStore::File(mut journal) = opened.store else {
         panic!("not a file")
     };
@@ -246,7 +246,7 @@ fn d5_after_a_failed_write_only_a_rewrite_is_taken() {
 #[test]
 fn d5_a_rewrite_that_fails_leaves_the_old_journal() {
     let folder = tempfile::tempdir().unwrap();
-    let mut opened = Opened::file(folder.path(), journal_id(1)).unwrap();
+    let mut opened = FileJournal::open(folder.path(), None, journal_id(1)).unwrap();
     write(&mut opened.store, &life(1));
     // The new file's name is taken by a folder.
     std::fs::create_dir(folder.path().join("journal.new")).unwrap();
@@ -261,7 +261,7 @@ fn d5_a_rewrite_that_fails_leaves_the_old_journal() {
 #[test]
 fn d8_a_journal_whose_records_make_no_sense_is_put_aside() {
     let folder = tempfile::tempdir().unwrap();
-    let mut opened = Opened::file(folder.path(), journal_id(1)).unwrap();
+    let mut opened = FileJournal::open(folder.path(), None, journal_id(1)).unwrap();
     write(&mut opened.store, &[started(1)]);
     let JournalStore::File(journal) = opened.store else {
         panic!("not a file")

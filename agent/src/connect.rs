@@ -1,0 +1,148 @@
+//! Opening a connection to a gateway (SPEC D1).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ledger_protocol::frame::{SESSION_PATH, SUBPROTOCOL};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_tungstenite::tungstenite::http::Uri;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{self, ClientRequestBuilder};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use crate::clock::Clock;
+use crate::credentials::Credentials;
+use crate::error::Error;
+use crate::gateway_address::GatewayAddress;
+use crate::limits::{CONNECT_SECONDS_MAX, MESSAGE_BYTES_MAX, READ_BUFFER_BYTES};
+
+/// An open WebSocket to a gateway.
+pub(crate) type Socket = WebSocketStream<TlsStream<TcpStream>>;
+
+/// Opens connections to one gateway as one node.
+#[derive(Clone)]
+pub struct Connector {
+    gateway: GatewayAddress,
+    server_name: ServerName<'static>,
+    session: Uri,
+    tls: TlsConnector,
+}
+
+impl std::fmt::Debug for Connector {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connector")
+            .field("gateway", &self.gateway)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// A connector that trusts the authority of the credentials.
+    pub fn new(
+        gateway: GatewayAddress,
+        credentials: &Credentials,
+        clock: &Clock,
+    ) -> Result<Self, Error> {
+        let config = credentials.client_config(clock)?;
+        let session = gateway.url("wss", SESSION_PATH);
+        let session = session.parse().map_err(|_| Error::GatewayAddress {
+            given: gateway.to_string(),
+        })?;
+        Ok(Self {
+            server_name: gateway.server_name()?,
+            session,
+            tls: TlsConnector::from(Arc::new(config)),
+            gateway,
+        })
+    }
+
+    pub(crate) async fn connect(&self) -> Result<Socket, Error> {
+        let within = Duration::from_secs(CONNECT_SECONDS_MAX);
+        let opened = tokio::time::timeout(within, self.open()).await;
+        opened.unwrap_or_else(|_| {
+            Err(Error::GatewaySilent {
+                gateway: self.gateway.to_string(),
+                seconds: CONNECT_SECONDS_MAX,
+            })
+        })
+    }
+
+    async fn open(&self) -> Result<Socket, Error> {
+        let unreachable = |source| Error::GatewayUnreachable {
+            gateway: self.gateway.to_string(),
+            source,
+        };
+        let stream = TcpStream::connect(self.gateway.tcp())
+            .await
+            .map_err(unreachable)?;
+        // A report is small and is awaited: it does not wait to be sent with others.
+        stream.set_nodelay(true).map_err(unreachable)?;
+        let tls = self.tls.connect(self.server_name.clone(), stream);
+        let stream = tls.await.map_err(unreachable)?;
+        let request =
+            ClientRequestBuilder::new(self.session.clone()).with_sub_protocol(SUBPROTOCOL);
+        let config = WebSocketConfig::default()
+            .read_buffer_size(READ_BUFFER_BYTES)
+            .max_message_size(Some(MESSAGE_BYTES_MAX))
+            .max_frame_size(Some(MESSAGE_BYTES_MAX));
+        let opened = client_async_with_config(request, stream, Some(config)).await;
+        opened.map(|(socket, _)| socket).map_err(|source| {
+            let gateway = self.gateway.to_string();
+            match source {
+                tungstenite::Error::Http(response) => Error::SessionRefused {
+                    gateway,
+                    status: response.status().as_u16(),
+                },
+                source => Error::Session {
+                    gateway,
+                    source: Box::new(source),
+                },
+            }
+        })
+    }
+}
+
+/// Whether a failed connection means that the gateway does not want this node, or that the node
+/// does not trust this gateway: nothing that a quick next try would change.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    if let Error::SessionRefused { status, .. } = error {
+        return (400..500).contains(status);
+    }
+    is_certificate_refusal(error)
+}
+
+/// Whether TLS failed over a certificate, on either side. After TLS 1.3's handshake the other
+/// side's refusal only shows when something is read.
+pub(crate) fn is_certificate_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
+    use rustls::AlertDescription as Alert;
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // The source of an I/O error is that of the error inside, which would be passed over.
+        let inside = error
+            .downcast_ref::<std::io::Error>()
+            .and_then(|error| error.get_ref())
+            .map(|inside| inside as &(dyn std::error::Error + 'static));
+        match error.downcast_ref::<rustls::Error>() {
+            Some(rustls::Error::InvalidCertificate(_)) => return true,
+            Some(rustls::Error::AlertReceived(alert)) => {
+                return matches!(
+                    alert,
+                    Alert::BadCertificate
+                        | Alert::UnsupportedCertificate
+                        | Alert::CertificateRevoked
+                        | Alert::CertificateExpired
+                        | Alert::CertificateUnknown
+                        | Alert::UnknownCA
+                        | Alert::AccessDenied
+                        | Alert::CertificateRequired
+                );
+            }
+            Some(_) | None => {}
+        }
+        next = inside.or_else(|| error.source());
+    }
+    false
+}

@@ -1,0 +1,200 @@
+//! Who a node is: its key, its certificate, and the authority that made it (SPEC P7).
+
+use std::fmt;
+use std::time::Duration;
+
+use ledger_protocol::frame::{JOIN_PATH, JoinRequest, JoinResponse};
+use ledger_protocol::id::NodeId;
+use ledger_protocol::kind::Role;
+use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
+use serde::{Deserialize, Serialize};
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::gateway_address::GatewayAddress;
+use crate::limits::{JOIN_ANSWER_BYTES_MAX, JOIN_SECONDS_MAX};
+use crate::state_dir::StateDir;
+use crate::tls;
+
+const KEY_FILE: &str = "key.pem";
+const IDENTITY_FILE: &str = "identity.json";
+const FILE_BYTES_MAX: u64 = 256 * 1024;
+
+/// Everything that a session needs to be opened as a node.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The node.
+    pub node_id: NodeId,
+    /// The role that it was registered with.
+    pub role: Role,
+    /// The certificate authority, PEM.
+    pub ca_certificate: String,
+    /// The node's certificate, PEM.
+    pub certificate: String,
+    /// The node's private key, PEM.
+    pub key: String,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("node_id", &self.node_id)
+            .field("role", &self.role)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What is kept on disk beside the key; in one file, so that a crash leaves all of it or nothing.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Kept {
+    node_id: NodeId,
+    role: Role,
+    certificate: String,
+    ca_certificate: String,
+}
+
+impl Credentials {
+    /// A new Ed25519 private key, PEM.
+    pub fn generate_key() -> Result<String, Error> {
+        let key = KeyPair::generate_for(&PKCS_ED25519).map_err(|source| Error::Key { source })?;
+        Ok(key.serialize_pem())
+    }
+
+    /// Trades a join token for a certificate. The gateway must be one that `ca_certificate`
+    /// (PEM) vouches for.
+    pub async fn join(
+        gateway: &GatewayAddress,
+        ca_certificate: &str,
+        token: &str,
+        key: String,
+        clock: &Clock,
+    ) -> Result<Self, Error> {
+        let csr = KeyPair::from_pem(&key)
+            .and_then(|key| CertificateParams::default().serialize_request(&key))
+            .and_then(|request| request.pem())
+            .map_err(|source| Error::Key { source })?;
+        let request = JoinRequest {
+            csr,
+            token: token.to_owned(),
+        };
+        let config = tls::client_config(ca_certificate, None, clock)?;
+        let answer = post(gateway, config, &request).await?;
+        let joined = Self {
+            node_id: answer.node_id,
+            role: answer.role,
+            ca_certificate: answer.ca_certificate,
+            certificate: answer.certificate,
+            key,
+        };
+        // A certificate that does not fit the key is found out now and not at the first session.
+        joined.client_config(clock)?;
+        Ok(joined)
+    }
+
+    /// What the folder holds; `None` when the node never joined.
+    pub(crate) fn load(dir: &StateDir) -> Result<Option<Self>, Error> {
+        let Some(kept) = dir.read(IDENTITY_FILE, FILE_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let unreadable = |name: &str| Error::Unreadable {
+            path: dir.path().join(name),
+        };
+        let kept: Kept = serde_json::from_slice(&kept).map_err(|_| unreadable(IDENTITY_FILE))?;
+        let key = Self::load_key(dir)?.ok_or_else(|| unreadable(KEY_FILE))?;
+        Ok(Some(Self {
+            node_id: kept.node_id,
+            role: kept.role,
+            ca_certificate: kept.ca_certificate,
+            certificate: kept.certificate,
+            key,
+        }))
+    }
+
+    /// The key that the folder holds: a join that failed half-way is tried again with it.
+    pub(crate) fn load_key(dir: &StateDir) -> Result<Option<String>, Error> {
+        let Some(key) = dir.read(KEY_FILE, FILE_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let key = String::from_utf8(key).map_err(|_| Error::Unreadable {
+            path: dir.path().join(KEY_FILE),
+        })?;
+        Ok(Some(key))
+    }
+
+    pub(crate) fn keep_key(dir: &StateDir, key: &str) -> Result<(), Error> {
+        dir.write(KEY_FILE, key.as_bytes())
+    }
+
+    pub(crate) fn keep(&self, dir: &StateDir) -> Result<(), Error> {
+        let kept = Kept {
+            node_id: self.node_id,
+            role: self.role,
+            certificate: self.certificate.clone(),
+            ca_certificate: self.ca_certificate.clone(),
+        };
+        let kept = serde_json::to_vec_pretty(&kept).map_err(|_| Error::Unreadable {
+            path: dir.path().join(IDENTITY_FILE),
+        })?;
+        dir.write(IDENTITY_FILE, &kept)
+    }
+
+    pub(crate) fn client_config(&self, clock: &Clock) -> Result<rustls::ClientConfig, Error> {
+        let identity = Some((self.certificate.as_str(), self.key.as_str()));
+        tls::client_config(&self.ca_certificate, identity, clock)
+    }
+}
+
+async fn post(
+    gateway: &GatewayAddress,
+    config: rustls::ClientConfig,
+    request: &JoinRequest,
+) -> Result<JoinResponse, Error> {
+    let failed = |source| Error::Join {
+        gateway: gateway.to_string(),
+        source,
+    };
+    let client = reqwest::Client::builder()
+        .tls_backend_preconfigured(config)
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(Duration::from_secs(JOIN_SECONDS_MAX))
+        .build()
+        .map_err(failed)?;
+    let url = gateway.url("https", JOIN_PATH);
+    let sent = client.post(url).json(request).send();
+    let mut response = sent.await.map_err(|error| failed(error.without_url()))?;
+    let status = response.status();
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.map_err(failed)? {
+        if body.len() + chunk.len() > JOIN_ANSWER_BYTES_MAX {
+            return Err(Error::JoinUnreadable {
+                gateway: gateway.to_string(),
+            });
+        }
+        body.extend_from_slice(&chunk);
+    }
+    if !status.is_success() {
+        return Err(Error::JoinRefused {
+            gateway: gateway.to_string(),
+            status: status.as_u16(),
+            message: refusal_message(&body),
+        });
+    }
+    serde_json::from_slice(&body).map_err(|_| Error::JoinUnreadable {
+        gateway: gateway.to_string(),
+    })
+}
+
+/// What a refusal says, when it is written like the errors of the HTTP API.
+fn refusal_message(body: &[u8]) -> String {
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let message = body["error"]["message"]
+        .as_str()
+        .unwrap_or("without a reason");
+    message
+        .chars()
+        .filter(|letter| !letter.is_control())
+        .take(crate::limits::SAID_CHARS_MAX)
+        .collect()
+}

@@ -1,0 +1,81 @@
+//! What runs the commands of an agent: the machine's executors, or a script.
+
+use std::time::Duration;
+
+use ledger_protocol::daemon::{End, Job, Report};
+use tokio_util::sync::CancellationToken;
+
+use crate::kinds::{self, Executors, Finished, Outcome};
+
+/// Runs jobs.
+#[derive(Debug)]
+pub enum Executor {
+    /// For real, on this machine.
+    Host(Box<Executors>),
+    /// By a script: for benchmarks and fleets of simulated nodes.
+    Scripted(ScriptedExecutor),
+}
+
+/// Every kind takes the same time and ends the same way; a cancel ends it early.
+#[derive(Debug, Clone)]
+pub struct ScriptedExecutor {
+    /// How long a job takes.
+    pub duration: Duration,
+    /// How it ends.
+    pub finished: Finished,
+}
+
+impl Executor {
+    /// Whether there is an executor of this kind.
+    pub fn runs(&self, kind: &str) -> bool {
+        match self {
+            Self::Host(_) => kinds::KINDS.contains(&kind),
+            Self::Scripted(_) => true,
+        }
+    }
+
+    pub(crate) async fn run(&self, job: Job, cancel: CancellationToken) -> Report {
+        let finished = match self {
+            Self::Host(executors) => {
+                let job = kinds::Job {
+                    command_id: job.command_id.to_string(),
+                    kind: job.kind,
+                    payload: job.payload,
+                    timeout: Duration::from_micros(job.timeout_micros),
+                };
+                executors.run(job, cancel).await
+            }
+            Self::Scripted(script) => script.run(cancel).await,
+        };
+        Report {
+            end: match finished.outcome {
+                Outcome::Succeeded => End::Succeeded,
+                Outcome::Failed => End::Failed,
+                Outcome::Cancelled => End::Cancelled,
+                Outcome::Underway => End::Underway,
+            },
+            reason: finished.reason,
+            details: finished.details,
+            result: finished.result,
+        }
+    }
+}
+
+impl ScriptedExecutor {
+    /// A script by which every job succeeds with this result after this time.
+    pub fn succeeding(duration: Duration, result: serde_json::Value) -> Self {
+        let finished = Finished::succeeded(result);
+        Self { duration, finished }
+    }
+
+    async fn run(&self, cancel: CancellationToken) -> Finished {
+        if self.duration.is_zero() {
+            return self.finished.clone();
+        }
+        let slept = tokio::time::sleep(self.duration);
+        match cancel.run_until_cancelled(slept).await {
+            Some(()) => self.finished.clone(),
+            None => Finished::cancelled(),
+        }
+    }
+}
