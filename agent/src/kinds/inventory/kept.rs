@@ -147,4 +147,22 @@ mod tests {
             (Some(json!(4)), None)
         );
     }
+
+    /// Were it written in place, a crash in between would leave half of it.
+    #[tokio::test]
+    async fn the_file_is_replaced_and_never_written_in_place() {
+        let state_dir = tempfile::tempdir().unwrap();
+        let kept = Kept::new(state_dir.path());
+        fs::write(&kept.path, "{}").unwrap();
+        let mut before = File::open(&kept.path).unwrap();
+        kept.turn()
+            .await
+            .replace("t1".to_owned(), Map::new())
+            .await
+            .unwrap();
+        let mut still = String::new();
+        before.read_to_string(&mut still).unwrap();
+        assert_eq!(still, "{}");
+        assert_eq!(crate::sysfs::names(state_dir.path()), ["inventory.json"]);
+    }
 }

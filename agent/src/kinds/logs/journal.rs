@@ -195,7 +195,8 @@ mod tests {
     #[tokio::test]
     async fn entries_come_out_oldest_first() {
         let spool = read_with(
-            "printf '{\"n\":3}\\n{\"n\":2}\\n-- people --\\n{\"n\":1}\\n'",
+            "case \"$*\" in *--output=json*--reverse*) ;; *) exit 1;; esac; \
+             printf '{\"n\":3}\\n{\"n\":2}\\n-- people --\\n{\"n\":1}\\n'",
             100,
             MINUTE,
         )
