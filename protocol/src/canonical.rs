@@ -448,7 +448,7 @@ mod tests {
             decode_lenient::<Value>(&bomb),
             Err(Error::TooDeep { .. })
         ));
-        let nested = (0..DEPTH_MAX + 1).fold(json!(1), |inner, _| json!([inner]));
+        let nested = (0..=DEPTH_MAX).fold(json!(1), |inner, _| json!([inner]));
         assert!(matches!(from_json(&nested), Err(Error::TooDeep { .. })));
     }
 }

@@ -106,7 +106,7 @@ struct Life {
 }
 
 impl Life {
-    fn queued(request: enqueue::Enqueue) -> Self {
+    fn queued(request: &enqueue::Enqueue) -> Self {
         let node = connected_node();
         let body = request.decide(&node, 0, 10, NOW).unwrap();
         let queued = event(Stream::Command(command_id()), 1, NOW, body);
@@ -121,7 +121,7 @@ impl Life {
     }
 
     fn of(kind: &str) -> Self {
-        Self::queued(enqueue(kind))
+        Self::queued(&enqueue(kind))
     }
 
     fn happen(&mut self, bodies: impl IntoIterator<Item = Body>) {
@@ -332,7 +332,7 @@ fn t1_nothing_goes_out_early_or_late_or_held_or_ahead_of_its_generation() {
     let due = |change: fn(&mut enqueue::Enqueue), now| {
         let mut request = enqueue("node.reboot");
         change(&mut request);
-        let life = Life::queued(request);
+        let life = Life::queued(&request);
         dispatch::decide(&life.command, &life.node, life.node.epoch, now).err()
     };
     assert_eq!(due(|_| {}, NOW), None);
@@ -424,7 +424,7 @@ fn a5_cancel_ends_what_waits_and_asks_what_runs_once() {
 fn p3_a_held_command_is_released_once() {
     let mut request = enqueue("node.reboot");
     request.held = true;
-    let mut life = Life::queued(request);
+    let mut life = Life::queued(&request);
     let released = release::decide(&life.command, NOW).unwrap();
     life.happen([released]);
     assert_eq!(release::decide(&life.command, NOW), Err(Refusal::NotHeld));
