@@ -1,0 +1,83 @@
+//! What ends a replay before it has an answer.
+
+use ledger_protocol::command::Corrupt;
+use ledger_protocol::{canonical, event};
+
+/// A log that cannot be folded, or not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The log lacks an event, or has one too many before this position.
+    #[error("position {expected} of the log is missing; {}", found.map_or_else(
+        || "nothing follows, but the head says that there is more".to_owned(),
+        |found| format!("position {found} follows")))]
+    Gap {
+        /// The position that had to come.
+        expected: u64,
+        /// The position that came.
+        found: Option<i64>,
+    },
+    /// The bytes of an event are not an event.
+    #[error("the event at position {position} is not readable")]
+    Unreadable {
+        /// Its position.
+        position: u64,
+        /// What is wrong with it.
+        #[source]
+        source: event::Error,
+    },
+    /// An event does not follow from those before it.
+    #[error("the event at position {position} does not follow from those before it")]
+    Corrupt {
+        /// Its position.
+        position: u64,
+        /// What does not fit.
+        #[source]
+        source: Corrupt,
+    },
+    /// Two commands of a node have one idempotency key (SPEC A2).
+    #[error("the event at position {position} takes a key that another command has")]
+    KeyTwice {
+        /// Its position.
+        position: u64,
+    },
+    /// A fold cannot be written as a row.
+    #[error("the fold at position {position} cannot be written as a row")]
+    Row {
+        /// Position of the event that made the fold.
+        position: u64,
+        /// Why.
+        #[source]
+        source: ledger_projections::Error,
+    },
+    /// A fold that was put aside cannot be read again.
+    #[error("the fold before position {position} cannot be read again")]
+    Fold {
+        /// Position of the event that was to be folded.
+        position: u64,
+        /// Why.
+        #[source]
+        source: canonical::Error,
+    },
+    /// The database refused or did not answer.
+    #[error("the database refused or did not answer")]
+    Database(#[from] sqlx::Error),
+    /// The database did not answer in time.
+    #[error("Postgres took longer than {seconds} s")]
+    TimedOut {
+        /// The bound.
+        seconds: u64,
+    },
+}
+
+/// Waits for a question to Postgres.
+pub(crate) async fn database<T>(
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, Error> {
+    let within = crate::limits::DATABASE_WITHIN;
+    match tokio::time::timeout(within, work).await {
+        Ok(done) => Ok(done?),
+        Err(_) => Err(Error::TimedOut {
+            seconds: within.as_secs(),
+        }),
+    }
+}

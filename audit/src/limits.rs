@@ -1,0 +1,12 @@
+//! Every bound of this crate, with its unit.
+
+use std::time::Duration;
+
+/// Events or rows that are read at once.
+pub(crate) const PAGE_ROWS: i64 = 1_000;
+/// One question to Postgres, the wait for a connection included.
+pub(crate) const DATABASE_WITHIN: Duration = Duration::from_mins(1);
+/// Differences that a report names; the others are counted only.
+pub(crate) const DIFFERENCES_MAX: usize = 1_000;
+/// Longest value that a difference quotes, in characters.
+pub(crate) const VALUE_CHARS_MAX: usize = 200;

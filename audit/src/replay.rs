@@ -1,0 +1,152 @@
+//! The log, folded from position 1 and compared with the live tables (SPEC L7).
+
+use std::collections::HashMap;
+
+use ledger_projections::rows::{LiveRow, NodeRow, SettledRow};
+use ledger_protocol::event::Event;
+use sqlx::{PgConnection, PgPool};
+use uuid::Uuid;
+
+use crate::Error;
+use crate::error::database;
+use crate::fold::Folds;
+use crate::limits::PAGE_ROWS;
+use crate::report::Report;
+use crate::tables::{KeyRow, Row, SpecRow};
+
+/// Folds the whole log and compares the result with every row of the read tables. All is read in
+/// one snapshot of the database, so appends may go on meanwhile; nothing is written, so a standby
+/// will do and spares the primary a long snapshot.
+///
+/// The folds are held in memory. An error means that the log itself is not sound, and names the
+/// position; differences in the tables are the report's.
+pub async fn replay(pool: &PgPool) -> Result<Report, Error> {
+    let mut snapshot =
+        database(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await?;
+    let mut report = Report::default();
+    let mut folds = Folds::default();
+    report.events = fold_log(&mut snapshot, &mut folds, &mut report).await?;
+    compare_heads(&mut snapshot, &mut report).await?;
+    (report.commands, report.nodes) = folds.counts();
+    let expected = folds.rows(report.events)?;
+    compare::<NodeRow>(&mut snapshot, expected.nodes, &mut report).await?;
+    compare::<SpecRow>(&mut snapshot, expected.specs, &mut report).await?;
+    compare::<LiveRow>(&mut snapshot, expected.live, &mut report).await?;
+    compare::<SettledRow>(&mut snapshot, expected.settled, &mut report).await?;
+    compare::<KeyRow>(&mut snapshot, expected.keys, &mut report).await?;
+    database(snapshot.rollback()).await?;
+    tracing::info!(
+        events = report.events,
+        differences = report.differences_total,
+        "replayed the log"
+    );
+    Ok(report)
+}
+
+/// Folds every event and returns the last position.
+async fn fold_log(
+    conn: &mut PgConnection,
+    folds: &mut Folds,
+    report: &mut Report,
+) -> Result<u64, Error> {
+    let (mut last, mut after) = (0_u64, i64::MIN);
+    loop {
+        // By position alone, wherever it lies, so that an event out of place is found.
+        let page: Vec<(i64, Uuid, Vec<u8>)> = database(
+            sqlx::query_as(
+                "SELECT position, stream, body FROM events WHERE shard = 0 AND position > $1
+                 ORDER BY position LIMIT $2",
+            )
+            .bind(after)
+            .bind(PAGE_ROWS)
+            .fetch_all(&mut *conn),
+        )
+        .await?;
+        for (found, stream, body) in &page {
+            let position = last + 1;
+            if u64::try_from(*found) != Ok(position) {
+                return Err(Error::Gap {
+                    expected: position,
+                    found: Some(*found),
+                });
+            }
+            let event =
+                Event::decode(body).map_err(|source| Error::Unreadable { position, source })?;
+            if event.stream.uuid() != *stream {
+                let (expected, found) = (event.stream.uuid().to_string(), stream.to_string());
+                report.add("events", &position.to_string(), "stream", &expected, &found);
+            }
+            folds.apply(position, &event)?;
+            last = position;
+        }
+        match page.last() {
+            Some((position, _, _)) => after = *position,
+            None => return Ok(last),
+        }
+    }
+}
+
+/// The head of the one shard must be the last position, and no other shard may have anything.
+async fn compare_heads(conn: &mut PgConnection, report: &mut Report) -> Result<(), Error> {
+    let heads: Vec<(i16, i64)> = database(
+        sqlx::query_as("SELECT shard, position FROM heads ORDER BY shard").fetch_all(&mut *conn),
+    )
+    .await?;
+    if !heads.iter().any(|(shard, _)| *shard == 0) {
+        report.add("heads", "0", "(row)", "this row", "no such row");
+    }
+    for (shard, head) in heads {
+        let expected = if shard == 0 { report.events } else { 0 };
+        match u64::try_from(head) {
+            Ok(head) if head == expected => {}
+            Ok(head) if head > expected && shard == 0 => {
+                return Err(Error::Gap {
+                    expected: expected + 1,
+                    found: None,
+                });
+            }
+            _ => {
+                let (expected, found) = (expected.to_string(), head.to_string());
+                report.add("heads", &shard.to_string(), "position", &expected, &found);
+            }
+        }
+    }
+    let elsewhere: Option<(i16, i64)> = database(
+        sqlx::query_as(
+            "SELECT shard, position FROM events WHERE shard < 0 OR shard > 0
+             ORDER BY shard, position LIMIT 1",
+        )
+        .fetch_optional(&mut *conn),
+    )
+    .await?;
+    if let Some((shard, position)) = elsewhere {
+        let key = format!("{position} of shard {shard}");
+        report.add("events", &key, "(row)", "no such row", "this row");
+    }
+    Ok(())
+}
+
+/// Goes through a table and takes each row out of what is expected; what is left is missing.
+async fn compare<R: Row>(
+    conn: &mut PgConnection,
+    mut expected: HashMap<R::Key, R>,
+    report: &mut Report,
+) -> Result<(), Error> {
+    let mut last: Option<R> = None;
+    loop {
+        let page = database(R::page(&mut *conn, last.as_ref())).await?;
+        for row in &page {
+            report.compare(expected.remove(&row.key()).as_ref(), Some(row));
+        }
+        match page.into_iter().last() {
+            Some(row) => last = Some(row),
+            None => break,
+        }
+    }
+    let mut missing: Vec<R> = expected.into_values().collect();
+    missing.sort_by_cached_key(R::key_text);
+    for row in &missing {
+        report.compare(Some(row), None);
+    }
+    Ok(())
+}

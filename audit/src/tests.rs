@@ -1,0 +1,535 @@
+//! Against a real Postgres: an honest ledger, and every way to tamper with it.
+
+use ledger::{Clock, Ledger, Options, Run};
+use ledger_protocol::event::{Actor, NodeCertified, NodeRegistered, NodeSpecSet};
+use ledger_protocol::frame::{Update, UpdateState};
+use ledger_protocol::id::{CommandId, JournalId, NodeId, TenantId};
+use ledger_protocol::kind::{Registry, Role};
+use ledger_protocol::node::OpenSession;
+use ledger_protocol::time::Timestamp;
+use serde_json::json;
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use uuid::Uuid;
+
+use crate::tables::{KeyRow, Row, SpecRow};
+use crate::{Error, Report, replay};
+use ledger_projections::rows::{LiveRow, NodeRow, SettledRow};
+
+struct World {
+    ledger: Ledger,
+    tenant: TenantId,
+    actor: Actor,
+}
+
+impl World {
+    fn new(pool: PgPool) -> Self {
+        let clock = Clock::manual(Timestamp::from_micros(1_764_490_000_000_000));
+        let options = Options::new(Registry::builtin(), clock);
+        let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+        let ledger = Ledger::start(pool, options, &tasks, shutdown).unwrap();
+        Self {
+            ledger,
+            tenant: TenantId::from_uuid(Uuid::from_u128(7)),
+            actor: Actor::api("ada"),
+        }
+    }
+
+    async fn node(&self, name: &str) -> NodeId {
+        let labels = [("rack".to_owned(), "7".to_owned())].into();
+        let registered = NodeRegistered {
+            labels,
+            name: name.to_owned(),
+            role: Role::Node,
+        };
+        self.ledger
+            .register_node(&self.actor, self.tenant, registered)
+            .await
+            .unwrap()
+            .id
+    }
+
+    async fn enqueue(&self, node: NodeId, key: &str, held: bool) -> CommandId {
+        let run = Run {
+            tenant: self.tenant,
+            node,
+            kind: "inventory.refresh".to_owned(),
+            payload: json!({ "sections": ["cpu"] }),
+            idempotency_key: key.to_owned(),
+            not_after: self.ledger.now().plus_seconds(600),
+            not_before: None,
+            min_generation: Some(1),
+            batch_id: None,
+            held,
+        };
+        self.ledger
+            .enqueue(&self.actor, run)
+            .await
+            .unwrap()
+            .command
+            .id
+    }
+
+    async fn open_session(&self, node: NodeId) -> u64 {
+        let open = OpenSession {
+            agent_version: "1".to_owned(),
+            applied_generation: 0,
+            boot_id: "boot".to_owned(),
+            gateway: "g".to_owned(),
+            journal_id: JournalId::from_uuid(Uuid::from_u128(9)),
+            highest_seq: 0,
+            role: Role::Node,
+        };
+        self.ledger
+            .open_session(&self.actor, node, open, Vec::new())
+            .await
+            .unwrap()
+            .node
+            .epoch
+    }
+
+    async fn report(&self, node: NodeId, epoch: u64, command: CommandId, state: UpdateState) {
+        let update = Update::bare(command, state);
+        let now = self.ledger.now();
+        self.ledger
+            .report(&self.actor, node, epoch, update, now)
+            .await
+            .unwrap();
+    }
+
+    /// A bit of everything: commands in each state, a node that left, a restricted one.
+    async fn live_a_little(&self) {
+        let (ledger, actor) = (&self.ledger, &self.actor);
+        let node = self.node("one").await;
+        let certified = NodeCertified {
+            allowed_kinds: Some(vec!["inventory.refresh".to_owned(), "diag.nvml".to_owned()]),
+            fingerprint: "00".repeat(32),
+            not_after: ledger.now().plus_seconds(3_600),
+            not_before: ledger.now(),
+            public_key: vec![1; 32],
+        };
+        ledger.certify(actor, node, certified).await.unwrap();
+        let spec = NodeSpecSet {
+            generation: 1,
+            spec: vec![0x81, 0xa1, b'a', 1],
+        };
+        ledger
+            .set_spec(actor, self.tenant, node, spec)
+            .await
+            .unwrap();
+        let epoch = self.open_session(node).await;
+        ledger
+            .apply_generation(actor, node, epoch, 1)
+            .await
+            .unwrap();
+
+        self.enqueue(node, "api:held", true).await;
+        let mut commands = Vec::new();
+        for number in 0..6 {
+            commands.push(self.enqueue(node, &format!("api:{number}"), false).await);
+        }
+        for command in &commands[1..5] {
+            ledger.dispatch(actor, node, *command, epoch).await.unwrap();
+        }
+        self.report(node, epoch, commands[2], UpdateState::Running)
+            .await;
+        self.report(node, epoch, commands[3], UpdateState::Succeeded)
+            .await;
+        self.report(node, epoch, commands[4], UpdateState::Busy)
+            .await;
+        ledger
+            .cancel(actor, self.tenant, node, commands[5])
+            .await
+            .unwrap();
+        ledger
+            .cancel(actor, self.tenant, node, commands[2])
+            .await
+            .unwrap();
+        // Another word after the end is kept beside it.
+        self.report(node, epoch, commands[3], UpdateState::Failed)
+            .await;
+        ledger
+            .close_session(actor, node, epoch, "gone")
+            .await
+            .unwrap();
+
+        let left = self.node("two").await;
+        self.enqueue(left, "api:0", false).await;
+        ledger.delete_node(actor, self.tenant, left).await.unwrap();
+    }
+}
+
+async fn sql(pool: &PgPool, statement: &str) {
+    let mut transaction = pool.begin().await.unwrap();
+    // As a superuser can: without the triggers that guard the log.
+    sqlx::query("SET LOCAL session_replication_role = replica")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let done = sqlx::query(AssertSqlSafe(statement))
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    assert!(done.rows_affected() > 0, "{statement} changed nothing");
+    transaction.commit().await.unwrap();
+}
+
+fn places(report: &Report) -> Vec<(&str, &str)> {
+    let mut places: Vec<_> = report
+        .differences
+        .iter()
+        .map(|found| (found.table, found.column.as_str()))
+        .collect();
+    places.sort_unstable();
+    places.dedup();
+    places
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l7_an_honest_ledger_is_what_its_log_says(pool: PgPool) {
+    assert_eq!(
+        replay(&pool).await.unwrap(),
+        Report::default(),
+        "an empty one, too"
+    );
+    World::new(pool.clone()).live_a_little().await;
+    let report = replay(&pool).await.unwrap();
+    assert_eq!(report.differences, []);
+    assert!(report.is_clean());
+    assert_eq!((report.commands, report.nodes), (8, 2));
+    let head: i64 = sqlx::query_scalar("SELECT position FROM heads")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    assert_eq!(report.events, u64::try_from(head).unwrap());
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l7_a_replay_reads_one_snapshot_while_appends_go_on(pool: PgPool) {
+    let world = World::new(pool.clone());
+    let node = world.node("one").await;
+    let appends = async {
+        for number in 0..200 {
+            world.enqueue(node, &format!("api:{number}"), false).await;
+        }
+    };
+    let replays = async {
+        for _ in 0..10 {
+            assert_eq!(replay(&pool).await.unwrap().differences, []);
+        }
+    };
+    tokio::join!(appends, replays);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l7_a_log_of_more_than_one_page_is_folded_whole(pool: PgPool) {
+    let world = World::new(pool.clone());
+    let node = world.node("one").await;
+    for number in 0..(crate::limits::PAGE_ROWS / 3 + 10) {
+        let command = world.enqueue(node, &format!("api:{number}"), false).await;
+        world
+            .ledger
+            .cancel(&world.actor, world.tenant, node, command)
+            .await
+            .unwrap();
+    }
+    let report = replay(&pool).await.unwrap();
+    assert!(i64::try_from(report.events).unwrap() > crate::limits::PAGE_ROWS);
+    assert_eq!(report.differences, []);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l7_every_row_that_was_tampered_with_is_found_and_named(pool: PgPool) {
+    World::new(pool.clone()).live_a_little().await;
+    for table in [
+        "nodes",
+        "node_specs",
+        "commands_live",
+        "commands_settled",
+        "command_keys",
+    ] {
+        sql(
+            &pool,
+            &format!("CREATE TABLE saved_{table} AS SELECT * FROM {table}"),
+        )
+        .await;
+    }
+    let zero = "'00000000-0000-0000-0000-000000000000'";
+    let cases: &[(&str, String, &str)] = &[
+        ("nodes", format!("tenant = {zero}"), "tenant"),
+        ("nodes", "deleted = NOT deleted".into(), "deleted"),
+        ("nodes", "seq = seq + 1".into(), "seq"),
+        (
+            "nodes",
+            "applied_generation = 9".into(),
+            "applied_generation",
+        ),
+        (
+            "nodes",
+            "allowed_kinds = ARRAY['disk.wipe']".into(),
+            "allowed_kinds",
+        ),
+        ("nodes", "snapshot = '\\x80'".into(), "snapshot.name"),
+        ("nodes", "snapshot = '\\xc1'".into(), "snapshot"),
+        ("node_specs", "generation = 2".into(), "generation"),
+        ("node_specs", "spec = '\\x81a16102'".into(), "spec.a"),
+        ("commands_live", format!("node = {zero}"), "node"),
+        ("commands_live", "seq = seq + 100".into(), "seq"),
+        ("commands_live", "lane = 'bulk'".into(), "lane"),
+        ("commands_live", "kind = 'disk.wipe'".into(), "kind"),
+        ("commands_live", "state = 'failed'".into(), "state"),
+        (
+            "commands_live",
+            "in_flight = NOT in_flight".into(),
+            "in_flight",
+        ),
+        ("commands_live", "due_at = due_at - 1".into(), "due_at"),
+        (
+            "commands_live",
+            "not_after = not_after + 1".into(),
+            "not_after",
+        ),
+        (
+            "commands_live",
+            "min_generation = 0".into(),
+            "min_generation",
+        ),
+        (
+            "commands_live",
+            "snapshot = '\\x80'".into(),
+            "snapshot.state",
+        ),
+        ("commands_settled", format!("node = {zero}"), "node"),
+        ("commands_settled", "seq = seq + 100".into(), "seq"),
+        ("commands_settled", "state = 'expired'".into(), "state"),
+        (
+            "commands_settled",
+            "snapshot = '\\x80'".into(),
+            "snapshot.state",
+        ),
+        ("command_keys", format!("command = {zero}"), "command"),
+        ("command_keys", "key = key || '!'".into(), "(row)"),
+    ];
+    for (table, change, column) in cases {
+        sql(&pool, &format!("UPDATE {table} SET {change}")).await;
+        let report = replay(&pool).await.unwrap();
+        let named = places(&report);
+        assert!(
+            named.contains(&(*table, *column)),
+            "{table}: {change}: {named:?}"
+        );
+        assert!(named.iter().all(|(found, _)| found == table), "{named:?}");
+        restore(&pool, table).await;
+    }
+    for table in [
+        "nodes",
+        "node_specs",
+        "commands_live",
+        "commands_settled",
+        "command_keys",
+    ] {
+        sql(&pool, &format!("DELETE FROM {table}")).await;
+        let report = replay(&pool).await.unwrap();
+        assert_eq!(places(&report), [(table, "(row)")]);
+        assert!(
+            report.differences[0]
+                .to_string()
+                .contains("the table holds no such row")
+        );
+        restore(&pool, table).await;
+    }
+    assert_eq!(replay(&pool).await.unwrap().differences, []);
+}
+
+async fn restore(pool: &PgPool, table: &str) {
+    let mut transaction = pool.begin().await.unwrap();
+    for statement in [
+        format!("DELETE FROM {table}"),
+        format!("INSERT INTO {table} SELECT * FROM saved_{table}"),
+    ] {
+        sqlx::query(AssertSqlSafe(statement))
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+    }
+    transaction.commit().await.unwrap();
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l7_rows_that_the_log_never_made_are_found(pool: PgPool) {
+    World::new(pool.clone()).live_a_little().await;
+    let nil = "'00000000-0000-0000-0000-000000000000'";
+    for (table, id, values) in [
+        (
+            "nodes",
+            "id",
+            format!("{nil}, {nil}, false, 0, 0, NULL, '\\x80'"),
+        ),
+        ("node_specs", "node", format!("{nil}, 1, '\\x80'")),
+        (
+            "commands_live",
+            "id",
+            format!("{nil}, {nil}, 1, 'a', 'b', 'c', true, 0, 0, 0, '\\x80'"),
+        ),
+        (
+            "commands_settled",
+            "id",
+            format!("{nil}, {nil}, 1, 'failed', '\\x80'"),
+        ),
+        ("command_keys", "node", format!("{nil}, '', {nil}")),
+    ] {
+        sql(&pool, &format!("INSERT INTO {table} VALUES ({values})")).await;
+        let report = replay(&pool).await.unwrap();
+        assert_eq!(places(&report), [(table, "(row)")]);
+        assert_eq!(report.differences_total, 1);
+        assert!(
+            report.differences[0]
+                .to_string()
+                .contains("the table holds this row")
+        );
+        sql(&pool, &format!("DELETE FROM {table} WHERE {id} = {nil}")).await;
+    }
+    sql(&pool, "UPDATE heads SET position = position - 1").await;
+    assert_eq!(
+        places(&replay(&pool).await.unwrap()),
+        [("heads", "position")]
+    );
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgPool) {
+    World::new(pool.clone()).live_a_little().await;
+    let head: i64 = sqlx::query_scalar("SELECT position FROM heads")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    sql(&pool, "CREATE TABLE saved AS SELECT * FROM events").await;
+    let restore = async || {
+        sql(&pool, "DELETE FROM events").await;
+        sql(&pool, "INSERT INTO events SELECT * FROM saved").await;
+    };
+
+    // Its first byte: the map's length.
+    sql(
+        &pool,
+        "UPDATE events SET body = set_byte(body, 0, 200) WHERE position = 4",
+    )
+    .await;
+    let error = replay(&pool).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Unreadable { position: 4, .. }),
+        "{error:?}"
+    );
+    assert_eq!(error.to_string(), "the event at position 4 is not readable");
+    restore().await;
+
+    // Its last byte: the version of its stream.
+    sql(
+        &pool,
+        "UPDATE events SET body = set_byte(body, length(body) - 1, 77) WHERE position = 5",
+    )
+    .await;
+    let error = replay(&pool).await.unwrap_err();
+    assert!(
+        matches!(error, Error::Corrupt { position: 5, .. }),
+        "{error:?}"
+    );
+    restore().await;
+
+    sql(&pool, "DELETE FROM events WHERE position = 3").await;
+    let error = replay(&pool).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::Gap {
+                expected: 3,
+                found: Some(4)
+            }
+        ),
+        "{error:?}"
+    );
+    restore().await;
+
+    sql(
+        &pool,
+        &format!("DELETE FROM events WHERE position = {head}"),
+    )
+    .await;
+    let error = replay(&pool).await.unwrap_err();
+    assert!(matches!(error, Error::Gap { found: None, .. }), "{error:?}");
+    assert!(
+        error
+            .to_string()
+            .starts_with(&format!("position {head} of the log is missing"))
+    );
+    restore().await;
+
+    sql(
+        &pool,
+        "UPDATE events SET stream = gen_random_uuid() WHERE position = 2",
+    )
+    .await;
+    assert_eq!(
+        places(&replay(&pool).await.unwrap()),
+        [("events", "stream")]
+    );
+    restore().await;
+
+    sql(
+        &pool,
+        "UPDATE events SET body = (SELECT body FROM saved AS other
+         WHERE other.position = 12 - events.position + 1) WHERE position IN (6, 7)",
+    )
+    .await;
+    assert!(replay(&pool).await.is_err(), "two events swapped");
+    restore().await;
+    assert!(replay(&pool).await.unwrap().is_clean());
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l7_every_column_of_every_table_is_compared(pool: PgPool) {
+    fn named<R: Row>(row: &R) -> (&'static str, Vec<String>) {
+        (
+            R::TABLE,
+            row.columns()
+                .into_iter()
+                .map(|(column, _)| column.to_owned())
+                .collect(),
+        )
+    }
+    World::new(pool.clone()).live_a_little().await;
+    let mut conn = pool.acquire().await.unwrap();
+    let tables = [
+        named(&NodeRow::page(&mut conn, None).await.unwrap()[0]),
+        named(&SpecRow::page(&mut conn, None).await.unwrap()[0]),
+        named(&LiveRow::page(&mut conn, None).await.unwrap()[0]),
+        named(&SettledRow::page(&mut conn, None).await.unwrap()[0]),
+        named(&KeyRow::page(&mut conn, None).await.unwrap()[0]),
+    ];
+    for (table, columns) in tables {
+        let found: Vec<String> = sqlx::query_scalar(
+            "SELECT column_name::text FROM information_schema.columns
+             WHERE table_schema = 'public' AND table_name = $1 ORDER BY ordinal_position",
+        )
+        .bind(table)
+        .fetch_all(&mut *conn)
+        .await
+        .unwrap();
+        assert_eq!(columns, found, "{table}");
+    }
+}
+
+#[test]
+fn l7_a_report_is_bounded_and_counts_on() {
+    let mut report = Report::default();
+    for number in 0..(crate::limits::DIFFERENCES_MAX + 5) {
+        report.add("nodes", &number.to_string(), "seq", &"é".repeat(500), "1");
+    }
+    assert_eq!(report.differences.len(), crate::limits::DIFFERENCES_MAX);
+    assert_eq!(
+        report.differences_total,
+        crate::limits::DIFFERENCES_MAX as u64 + 5
+    );
+    assert!(report.differences[0].expected.ends_with("… (1000 bytes)"));
+}
