@@ -58,7 +58,7 @@ pub(crate) const SERVER_RESTART_AFTER_MAX: Duration = Duration::from_secs(10);
 /// How long `up` waits for the stream that the publisher makes.
 pub(crate) const UP_STREAM_WITHIN: Duration = Duration::from_secs(10);
 /// How long `up` waits for the sessions of its nodes, apart from what each node adds.
-pub(crate) const UP_SESSIONS_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const UP_SESSIONS_WITHIN: Duration = Duration::from_mins(1);
 /// What each node adds to that time: joins happen one after the other.
 pub(crate) const UP_SESSION_EACH: Duration = Duration::from_millis(200);
 /// Between two looks at what `up` waits for.

@@ -1,9 +1,12 @@
 //! A connection to NATS, with the credentials that its URL carries.
 
+use std::sync::Arc;
+
 use async_nats::jetstream;
-use async_nats::{Client, ConnectOptions, ServerAddr};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use clap::Args;
 use reqwest::Url;
+use tokio::sync::Notify;
 
 use crate::exit::{Code, Failure, Meaning};
 use crate::limits::WATCH_READY_WITHIN;
@@ -26,8 +29,16 @@ pub(crate) struct NatsOption {
 /// The oldest server that keeps to the subjects a consumer asks for.
 const VERSION_MIN: (u64, u64) = (2, 10);
 
+/// A connection that comes back by itself after every outage.
+pub(crate) struct Connection {
+    /// JetStream over it.
+    pub(crate) jetstream: jetstream::Context,
+    /// Told each time that it is there again; subscriptions of before may have lost something.
+    pub(crate) connected: Arc<Notify>,
+}
+
 /// Connects, and checks that the server is new enough.
-pub(crate) async fn connect(url: &Secret) -> Result<Client, Failure> {
+pub(crate) async fn connect(url: &Secret) -> Result<Connection, Failure> {
     // Nothing of the URL goes into these errors: it may hold a password.
     let wrong = || Failure::usage("--nats is no URL of a NATS server, such as nats://host:4222");
     let url: Url = url.reveal().parse().map_err(|_| wrong())?;
@@ -43,8 +54,16 @@ pub(crate) async fn connect(url: &Secret) -> Result<Client, Failure> {
         (Some(token), None) => ConnectOptions::with_token(decoded(token)?),
         (None, _) => ConnectOptions::new(),
     };
-    let client = options
+    let connected = Arc::new(Notify::new());
+    let told = connected.clone();
+    let client: Client = options
         .name("command-ledger watch")
+        .event_callback(move |event| {
+            if matches!(event, Event::Connected) {
+                told.notify_one();
+            }
+            async move { tracing::debug!(%event, "NATS") }
+        })
         .connection_timeout(WATCH_READY_WITHIN)
         .connect(address)
         .await
@@ -64,12 +83,11 @@ pub(crate) async fn connect(url: &Secret) -> Result<Client, Failure> {
             ),
         ));
     }
-    Ok(client)
-}
-
-/// JetStream over a connection.
-pub(crate) fn jetstream(client: Client) -> jetstream::Context {
-    jetstream::new(client)
+    let jetstream = jetstream::new(client);
+    Ok(Connection {
+        jetstream,
+        connected,
+    })
 }
 
 fn percent_decode(text: &str) -> Option<String> {
@@ -111,7 +129,7 @@ mod tests {
             "http://hunter2@host",
             "nats://%zz:hunter2@host",
         ] {
-            let failure = connect(&Secret::new(url)).await.unwrap_err();
+            let failure = connect(&Secret::new(url)).await.err().unwrap();
             assert_eq!(failure.code, Code::Usage, "{url}");
             assert!(!failure.to_string().contains("hunter2"), "{failure}");
         }

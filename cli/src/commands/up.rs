@@ -31,21 +31,13 @@ pub(crate) struct Options {
     /// When ready, print one line of JSON instead of a banner
     #[arg(long)]
     json: bool,
+    // No variables for these two: in a shell that has them for the other commands, `up` would
+    // start on what they name and not on what is in its folder.
     /// URL of a Postgres to use instead of an own one, as the owner of its schema
-    #[arg(
-        long,
-        env = "COMMAND_LEDGER_POSTGRES",
-        value_name = "URL",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "URL")]
     postgres: Option<Secret>,
     /// URL of a NATS to use instead of an own one
-    #[arg(
-        long,
-        env = "COMMAND_LEDGER_NATS",
-        value_name = "URL",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "URL")]
     nats: Option<Secret>,
 }
 

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::exit::{Code, Failure};
 use crate::limits::{WATCH_READY_WITHIN, WATCH_RETRY_AFTER_MAX, WATCH_RETRY_AFTER_MIN};
-use crate::nats::{self, NatsOption};
+use crate::nats::{self, Connection, NatsOption};
 use crate::output::{Output, printable};
 
 /// Follow the events of the ledger on NATS, one a line, in the order of the log.
@@ -52,10 +52,14 @@ pub(crate) struct Options {
 /// Prints events until the end that the options name, or until a signal.
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
     let deadline = options.for_time.map(|time| Instant::now() + time);
-    let context = nats::jetstream(nats::connect(&options.nats.nats).await?);
-    let mut follower = Follower::start(context, &options).await?;
+    let connection = nats::connect(&options.nats.nats).await?;
+    let mut follower = Follower::start(connection, &options).await?;
     // On stderr, for people and for scripts that wait for it; nobody reading it is fine.
-    let _ = writeln!(std::io::stderr(), "watching from position {}", follower.next);
+    let _ = writeln!(
+        std::io::stderr(),
+        "watching from position {}",
+        follower.next
+    );
     let mut printed = 0;
     loop {
         let next = follower.next();
@@ -118,7 +122,7 @@ impl Options {
 
 /// A subscription that knows where it is, and comes back there whatever breaks in between.
 struct Follower {
-    context: jetstream::Context,
+    connection: Connection,
     subjects: Vec<String>,
     /// The first position that has not been seen.
     next: u64,
@@ -127,13 +131,13 @@ struct Follower {
 }
 
 impl Follower {
-    async fn start(context: jetstream::Context, options: &Options) -> Result<Self, Failure> {
+    async fn start(connection: Connection, options: &Options) -> Result<Self, Failure> {
         let subjects = options.subjects();
         let begin = async {
             let mut after = WATCH_RETRY_AFTER_MIN;
             loop {
                 // The publisher makes the stream, and may only be starting.
-                match Self::subscribe(&context, &subjects, options.from).await {
+                match Self::subscribe(&connection.jetstream, &subjects, options.from).await {
                     Ok(subscribed) => return subscribed,
                     Err(error) => tracing::debug!("no subscription yet: {error:#}"),
                 }
@@ -149,7 +153,7 @@ impl Follower {
         })?;
         let (next, messages) = subscribed;
         Ok(Self {
-            context,
+            connection,
             subjects,
             next,
             messages: Some(messages),
@@ -185,13 +189,20 @@ impl Follower {
             let Some(messages) = &mut self.messages else {
                 sleep(self.retry_after).await;
                 self.retry_after = (self.retry_after * 2).min(WATCH_RETRY_AFTER_MAX);
-                match Self::subscribe(&self.context, &self.subjects, Some(self.next)).await {
+                match Self::subscribe(&self.connection.jetstream, &self.subjects, Some(self.next))
+                    .await
+                {
                     Ok((_, messages)) => self.messages = Some(messages),
                     Err(error) => tracing::warn!("watching is interrupted: {error:#}"),
                 }
                 continue;
             };
-            match messages.next().await {
+            let message = tokio::select! {
+                // The library would find out by itself, but only after two missed heartbeats.
+                () = self.connection.connected.notified() => None,
+                message = messages.next() => message,
+            };
+            match message {
                 Some(Ok(message)) => {
                     self.retry_after = WATCH_RETRY_AFTER_MIN;
                     let Some(event) = CloudEvent::read(&message) else {

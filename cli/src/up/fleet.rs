@@ -14,6 +14,9 @@ use crate::exit::Failure;
 use crate::limits::{PAGE_ITEMS, UP_LOOK_EVERY, UP_SESSION_EACH, UP_SESSIONS_WITHIN};
 use crate::service::host_name;
 
+/// State directories that one place may leave behind.
+const ASIDE_MAX: u32 = 1_000;
+
 /// One node that is to run.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -135,15 +138,10 @@ fn put_aside(folder: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let aside = |attempt: u32| folder.with_extension(format!("old-{attempt}"));
-    let free = (1..).map(aside).find(|path| !path.exists());
-    if let Some(aside) = free {
-        std::fs::rename(folder, &aside)
-            .with_context(|| format!("could not put {} aside", folder.display()))?;
-        tracing::warn!(
-            "{} was another node's; it is now {}",
-            folder.display(),
-            aside.display()
-        );
-    }
+    let free = (1..=ASIDE_MAX).map(aside).find(|path| !path.exists());
+    let shown = folder.display();
+    let aside = free.with_context(|| format!("{shown} is in the way; remove it"))?;
+    std::fs::rename(folder, &aside).with_context(|| format!("could not put {shown} aside"))?;
+    tracing::warn!("{shown} was another node's; it is now {}", aside.display());
     Ok(())
 }

@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use async_nats::jetstream;
 use ledger_api::auth::{Grant, NewToken, create_tenant, create_token};
 use ledger_gateway::CertificateAuthority;
 use ledger_nats::STREAM;
@@ -252,9 +251,8 @@ fn is_unknown(failure: &Failure) -> bool {
 async fn wait_for_stream(url: &Secret) {
     let found = async {
         loop {
-            if let Ok(client) = nats::connect(url).await {
-                let context = jetstream::new(client);
-                while context.get_stream(STREAM).await.is_err() {
+            if let Ok(connection) = nats::connect(url).await {
+                while connection.jetstream.get_stream(STREAM).await.is_err() {
                     sleep(UP_LOOK_EVERY).await;
                 }
                 return;
