@@ -109,7 +109,8 @@ impl Connector {
 /// does not trust this gateway: nothing that a quick next try would change.
 pub(crate) fn is_refusal(error: &Error) -> bool {
     if let Error::SessionRefused { status, .. } = error {
-        return (400..500).contains(status);
+        // A timeout (408) and a full gateway (429) pass.
+        return (400..500).contains(status) && !matches!(status, 408 | 429);
     }
     is_certificate_refusal(error)
 }

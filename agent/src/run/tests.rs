@@ -79,7 +79,7 @@ fn scripted(duration: Duration) -> Machine {
 }
 
 /// Longer than any test.
-const FOREVER: Duration = Duration::from_secs(3_600);
+const FOREVER: Duration = Duration::from_hours(1);
 
 fn json_of(bytes: Option<Vec<u8>>) -> Value {
     canonical::to_json(&bytes.unwrap()).unwrap()
