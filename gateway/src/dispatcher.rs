@@ -8,7 +8,7 @@
 //!
 //! To react to another event: an arm in [`Dispatcher::notice`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use ledger::{Committed, Ledger, Notice};
+use ledger_protocol::command::Command;
 use ledger_protocol::event::Actor;
 use ledger_protocol::id::{CommandId, JournalId, NodeId};
 use ledger_protocol::session::{Close, Peer, Wakes, command_frame};
@@ -32,7 +33,7 @@ mod look;
 mod roster;
 
 use check::Checked;
-use look::{Dispatched, Looked, Round};
+use look::{Dispatched, Looked, Round, Target};
 use roster::{Entry, Roster};
 
 /// What a session tells the dispatcher.
@@ -68,6 +69,10 @@ pub(crate) struct Dispatcher {
     wakes: Wakes,
     looks: InProgress<Looked>,
     rounds: InProgress<Round>,
+    /// Commands that are being dispatched.
+    dispatching: usize,
+    /// What waits until fewer are, in the order of the looks.
+    ready: VecDeque<(Target, Vec<Command>)>,
     /// Nodes of which more must be read than the notices say.
     doubts: Wakes,
     checks: InProgress<Checked>,
@@ -84,6 +89,8 @@ impl Dispatcher {
             wakes: Wakes::default(),
             looks: FuturesUnordered::new(),
             rounds: FuturesUnordered::new(),
+            dispatching: 0,
+            ready: VecDeque::new(),
             doubts: Wakes::default(),
             checks: FuturesUnordered::new(),
         }
@@ -108,10 +115,11 @@ impl Dispatcher {
                     Err(RecvError::Closed) => return,
                 },
                 Some(round) = self.rounds.next() => self.finish(round),
-                Some(looked) = self.looks.next() => self.dispatch(looked),
+                Some(looked) = self.looks.next() => self.sort(looked),
                 Some(checked) = self.checks.next() => self.learn(checked),
                 _ = repair.tick() => self.repair(),
             }
+            self.dispatch();
             self.look();
             self.check();
         }
@@ -213,7 +221,10 @@ impl Dispatcher {
 
     /// Starts looks at the woken nodes.
     fn look(&mut self) {
-        while self.looks.len() < limits::LOOKS_MAX && self.wakes.is_waiting() {
+        let has_room = |dispatcher: &Self| {
+            dispatcher.ready.is_empty() && dispatcher.looks.len() < limits::LOOKS_MAX
+        };
+        while has_room(self) && self.wakes.is_waiting() {
             let taken = self.wakes.take(limits::NODES_PER_LOOK_MAX);
             let (open, gone): (Vec<_>, Vec<_>) = taken
                 .into_iter()
@@ -228,8 +239,8 @@ impl Dispatcher {
         }
     }
 
-    /// Dispatches what a look has found.
-    fn dispatch(&mut self, looked: Looked) {
+    /// Sorts by node what a look has found.
+    fn sort(&mut self, looked: Looked) {
         let Looked { nodes, due } = looked;
         let mut due_by_node: HashMap<NodeId, Vec<_>> = HashMap::new();
         for command in due {
@@ -244,20 +255,29 @@ impl Dispatcher {
                 self.wakes.done(node);
                 continue;
             };
-            let accepted = |command: &ledger_protocol::command::Command| {
-                entry.peer.accepts(&command.queued.kind)
-            };
+            let accepted = |command: &Command| entry.peer.accepts(&command.queued.kind);
             let mut due: Vec<_> = due.into_iter().filter(accepted).collect();
             if due.is_empty() {
                 self.wakes.done(node);
                 continue;
             }
             due.sort_by_key(|command| command.queued.seq);
-            let target = look::Target {
+            let target = Target {
                 epoch: entry.epoch,
                 handle: entry.handle.clone(),
                 node,
             };
+            self.ready.push_back((target, due));
+        }
+    }
+
+    /// Dispatches what is ready, node by node, as long as the ledger's queue is left to others too.
+    fn dispatch(&mut self) {
+        while self.dispatching < limits::DISPATCHES_MAX {
+            let Some((target, due)) = self.ready.pop_front() else {
+                return;
+            };
+            self.dispatching += due.len();
             let (ledger, actor) = (self.ledger.clone(), self.actor.clone());
             self.rounds
                 .push(Box::pin(look::dispatch(ledger, actor, target, due)));
@@ -267,6 +287,7 @@ impl Dispatcher {
     /// Sends what was dispatched, to the session under whose epoch it was.
     fn finish(&mut self, round: Round) {
         let Round { target, dispatched } = round;
+        self.dispatching = self.dispatching.saturating_sub(dispatched.len());
         for dispatched in dispatched {
             match dispatched {
                 Dispatched::Sent(command) => target.handle.send(&command_frame(&command)),

@@ -37,6 +37,9 @@ pub enum Error {
     /// Client certificates could not be set up.
     #[error("verification of client certificates could not be set up")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
+    /// The task that dispatches commands has ended before its time.
+    #[error("the dispatcher ended before its time")]
+    Dispatcher,
     /// The listener's address is unknown.
     #[error("listener cannot be used")]
     Listener(#[source] io::Error),

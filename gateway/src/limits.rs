@@ -44,6 +44,9 @@ pub const WORKS_PER_SESSION_MAX: usize = 4;
 pub const NODES_PER_LOOK_MAX: usize = 500;
 /// Reads of due commands at the same time; each takes one database connection for its time.
 pub const LOOKS_MAX: usize = 2;
+/// Commands that are being dispatched at the same time: a part of what the ledger's queue holds,
+/// so that a restart with a full fleet leaves room for everybody else.
+pub const DISPATCHES_MAX: usize = 1_024;
 /// Time between two looks at every session, whether or not something woke it (SPEC D3).
 pub const REPAIR_EVERY: Duration = Duration::from_secs(1);
 /// Nodes of one comparison of sessions with the ledger.

@@ -35,16 +35,26 @@ pub async fn serve(
     info!(%address, gateway = gateway.name, "gateway serves nodes");
     let admissions = Arc::new(Semaphore::new(gateway.options.admissions_max.max(1)));
     let (messages, inbox) = mpsc::channel(limits::DISPATCHER_QUEUE_MAX);
-    let shared = Arc::new(Shared::new(gateway, messages, shutdown.clone()));
+    let stop = shutdown.child_token();
+    let shared = Arc::new(Shared::new(gateway, messages, stop.clone()));
     let dispatcher = Dispatcher::new(shared.ledger.clone(), shared.actor.clone(), inbox);
-    let stop = shutdown.clone();
-    shared
-        .tasks
-        .spawn(async move { stop.run_until_cancelled(dispatcher.run()).await });
+    let mut dispatching = shared.tasks.spawn({
+        let stop = stop.clone();
+        async move { stop.run_until_cancelled(dispatcher.run()).await }
+    });
 
+    let mut served = Ok(());
     loop {
         let accepted = tokio::select! {
-            () = shutdown.cancelled() => break,
+            () = stop.cancelled() => break,
+            _ = &mut dispatching => {
+                // Sessions to which nothing is dispatched are worse than none.
+                if !stop.is_cancelled() {
+                    served = Err(Error::Dispatcher);
+                    stop.cancel();
+                }
+                break;
+            }
             accepted = accept(&listener, &admissions) => accepted,
         };
         let Some((stream, admission)) = accepted else {
@@ -70,7 +80,7 @@ pub async fn serve(
         shared.abort.cancel();
         shared.tasks.wait().await;
     }
-    Ok(())
+    served
 }
 
 /// One more connection, once there is room for it.

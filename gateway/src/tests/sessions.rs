@@ -1,3 +1,4 @@
+use futures_util::future::join_all;
 use ledger_protocol::canonical;
 use ledger_protocol::command::{State, StateName};
 use ledger_protocol::event::Outcome;
@@ -9,6 +10,7 @@ use sqlx::PgPool;
 
 use super::daemon::Daemon;
 use super::world::World;
+use crate::Options;
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn d1_a_command_is_dispatched_run_and_settled(pool: PgPool) {
@@ -198,4 +200,54 @@ async fn d11_a_restricted_certificate_is_sent_its_kinds_only(pool: PgPool) {
     assert_eq!(daemon.receive_command().await.command_id, own);
     daemon.assert_quiet().await;
     assert_eq!(world.command(other).await.state_name(), StateName::Pending);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d14_more_nodes_than_are_admitted_at_once_wait_and_all_get_in(pool: PgPool) {
+    let options = Options {
+        admissions_max: 3,
+        ..Options::default()
+    };
+    let world = World::start_with(pool, options).await;
+    let mut identities = Vec::new();
+    for number in 0..30 {
+        let node = world.register(&format!("n{number}")).await;
+        identities.push(world.identity(node, None));
+    }
+    let opening = identities.iter().map(|identity| world.open(identity));
+    for daemon in join_all(opening).await {
+        assert_eq!(daemon.epoch, 1);
+    }
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d14_a_full_gateway_turns_nodes_away_to_try_again(pool: PgPool) {
+    let options = Options {
+        sessions_max: 1,
+        ..Options::default()
+    };
+    let world = World::start_with(pool, options).await;
+    let mut first = world.daemon("first").await;
+    let node = world.register("second").await;
+    let identity = world.identity(node, None);
+    let mut second = Daemon::connect(&world, world.gateway.address, &identity).await;
+    second.send(second.hello.clone()).await;
+    let (code, reason) = second.closed().await;
+    assert_eq!(code, 1013, "{reason}");
+    assert_eq!(world.node(node).await.epoch, 0);
+    first.assert_quiet().await;
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d1_a_silent_daemon_is_let_go(pool: PgPool) {
+    let options = Options {
+        ping_seconds: 1,
+        ..Options::default()
+    };
+    let world = World::start_with(pool, options).await;
+    let mut daemon = world.daemon("n").await;
+    let (code, reason) = daemon.closed().await;
+    assert_eq!(code, 1008, "{reason}");
+    assert!(reason.contains("3 seconds"), "{reason}");
+    assert!(reason.starts_with(&world.until_closed(daemon.node).await));
 }
