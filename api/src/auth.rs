@@ -132,9 +132,10 @@ pub(crate) async fn authenticate(api: &Api, headers: &HeaderMap) -> Result<Arc<C
 /// Asks the database, on a task of its own: a client that hangs up must not leave a connection in
 /// the middle of an answer (SPEC L10).
 async fn look_up(api: &Api, id: TokenId, hash: &[u8; 32]) -> Result<Arc<Caller>, Error> {
+    let permit = api.0.tokens.permit().await?;
     let (owned, hash) = (api.clone(), *hash);
     let looked_up = api.0.tasks.spawn(async move {
-        let _permit = owned.0.tokens.permit().await?;
+        let _permit = permit;
         let found = store::find(owned.0.ledger.pool(), id).await?;
         Ok(owned.0.tokens.keep(id, found, &hash, owned.0.ledger.now()))
     });

@@ -6,11 +6,12 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use ledger_protocol::refusal::Refusal;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Permission;
 use crate::limits;
+
+mod from;
 
 /// The codes that a caller can meet; there are no others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -365,114 +366,6 @@ impl IntoResponse for Error {
     }
 }
 
-/// A database error met while reading, or in a single statement: UNAVAILABLE when trying again
-/// can help, else INTERNAL.
-impl From<sqlx::Error> for Error {
-    fn from(error: sqlx::Error) -> Self {
-        if is_transient(&error) {
-            Self::unavailable(error)
-        } else {
-            Self::internal(error)
-        }
-    }
-}
-
-impl From<ledger_projections::Error> for Error {
-    fn from(error: ledger_projections::Error) -> Self {
-        match error {
-            ledger_projections::Error::Database(source) => source.into(),
-            other => Self::internal(other),
-        }
-    }
-}
-
-/// What the append answered instead (SPEC L10): the one place that maps it.
-impl From<ledger::Error> for Error {
-    fn from(error: ledger::Error) -> Self {
-        match error {
-            ledger::Error::Refused(refusal) => refusal.into(),
-            ledger::Error::Overloaded => Self::overloaded(),
-            ledger::Error::OutcomeUnknown => Self::Unavailable {
-                outcome_unknown: true,
-                source: error.into(),
-            },
-            ledger::Error::Unavailable(ref source) if is_transient(source) => {
-                Self::unavailable(error)
-            }
-            ledger::Error::Closed => Self::unavailable(error),
-            ledger::Error::Unavailable(_)
-            | ledger::Error::Projection(_)
-            | ledger::Error::Fenced
-            | ledger::Error::Corrupt(_)
-            | ledger::Error::Event(_)
-            | ledger::Error::Canonical(_)
-            | ledger::Error::Schema { .. }
-            | ledger::Error::Shape => Self::internal(error),
-        }
-    }
-}
-
-/// Whether the same statement may work later: the database is away, full or busy.
-fn is_transient(error: &sqlx::Error) -> bool {
-    match error {
-        sqlx::Error::Io(_)
-        | sqlx::Error::Tls(_)
-        | sqlx::Error::PoolTimedOut
-        | sqlx::Error::PoolClosed
-        | sqlx::Error::WorkerCrashed
-        | sqlx::Error::Protocol(_)
-        | sqlx::Error::Configuration(_) => true,
-        // Classes: connection, transaction rollback, resources, not in prerequisite state (lock
-        // timeout), operator intervention (also statement timeout and shutdown), system.
-        sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-            ["08", "25", "40", "53", "55", "57", "58"]
-                .iter()
-                .any(|class| code.starts_with(class))
-        }),
-        _ => false,
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        let message = refusal.to_string();
-        match refusal {
-            Refusal::UnknownNode(_) | Refusal::UnknownCommand(_) => Self::NotFound {
-                what: message.trim_end_matches(" not found").to_owned(),
-            },
-            Refusal::KeyConflict { field, command } => Self::Conflict {
-                message,
-                details: map(json!({"field": field, "commandId": command})),
-            },
-            Refusal::StaleSpec { current, .. } => Self::Conflict {
-                message,
-                details: map(json!({"field": "generation", "generation": current})),
-            },
-            Refusal::NodeExists(_) => Self::Conflict {
-                message,
-                details: Map::new(),
-            },
-            Refusal::PendingFull { lane, limit } => Self::LimitExceeded {
-                message,
-                details: map(json!({"lane": lane.as_str(), "limit": limit})),
-                retry_after_seconds: None,
-            },
-            Refusal::Invalid { field, problem } => Self::invalid(field, problem),
-            Refusal::NodeDeleted(_)
-            | Refusal::StaleEpoch { .. }
-            | Refusal::NotPending { .. }
-            | Refusal::NotDue { .. }
-            | Refusal::Held
-            | Refusal::NotHeld
-            | Refusal::PastDeadline { .. }
-            | Refusal::StaleGeneration { .. }
-            | Refusal::NeverDispatched
-            | Refusal::NotOverdue { .. }
-            | Refusal::RestrictedIdentity { .. } => Self::InvalidState { message },
-        }
-    }
-}
-
 /// A caller's own text as an error message repeats it: short, and with nothing invisible.
 pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text
@@ -511,18 +404,6 @@ mod tests {
                 ("UNAVAILABLE", 503),
             ]
         );
-    }
-
-    #[test]
-    fn a_no_word_of_the_database_reaches_a_caller() {
-        for error in [
-            Error::from(sqlx::Error::Protocol("secret of the database".to_owned())),
-            Error::from(sqlx::Error::ColumnNotFound(
-                "secret of the database".to_owned(),
-            )),
-        ] {
-            assert!(!error.body().to_string().contains("secret"), "{error:?}");
-        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use futures_util::{FutureExt as _, StreamExt as _};
 use serde_json::json;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::Api;
@@ -116,11 +117,16 @@ async fn answer(api: &Api, request: Request) -> Answer {
         let input = Input::parse(&body)?;
         (method.call)(api_of_task, caller, input).await
     });
+    settle(task, method.effect).await
+}
+
+/// What became of a method's task: its answer, a panic, or nothing in time.
+async fn settle(task: JoinHandle<Answer>, effect: Effect) -> Answer {
     match timeout(METHOD_MAX, task).await {
         Ok(Ok(answer)) => answer,
         Ok(Err(failed)) => Err(Error::internal(failed)),
         Err(elapsed) => Err(Error::Unavailable {
-            outcome_unknown: method.effect == Effect::Writes,
+            outcome_unknown: effect == Effect::Writes,
             source: elapsed.into(),
         }),
     }
@@ -205,4 +211,22 @@ async fn collect(body: Body) -> Result<Bytes, Error> {
 fn body_too_large() -> Error {
     let problem = format!("has more than {BODY_BYTES_MAX} bytes, the limit of a request");
     Error::unreadable("body", problem, json!({"limitBytes": BODY_BYTES_MAX}))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::task::TaskTracker;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_a_panic_is_an_internal_error_that_tells_nothing() {
+        let task = TaskTracker::new().spawn(async { panic!("secret") });
+        let error = settle(task, Effect::Reads).await.unwrap_err();
+        let body = error.body().to_string();
+        assert!(
+            body.contains("INTERNAL") && !body.contains("secret"),
+            "{body}"
+        );
+    }
 }

@@ -17,7 +17,7 @@ pub const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 pub const WRITE_STALL_MAX: Duration = Duration::from_secs(20);
 /// How long a closing connection still reads what the client sends, so that the response is not
 /// lost to a reset.
-pub const LINGER_MAX: Duration = Duration::from_secs(2);
+pub const LINGER_MAX: Duration = Duration::from_secs(1);
 /// Most connections at one time; further ones wait in the listener's backlog.
 pub const CONNECTIONS_MAX: usize = 4_096;
 /// Pause after the operating system refused to hand out a connection.
@@ -43,6 +43,8 @@ pub const TOKEN_REFRESH_AFTER: Duration = Duration::from_secs(1);
 pub const TOKEN_TRUSTED_MAX: Duration = Duration::from_secs(5);
 /// Most look-ups of unknown tokens at one time, so that guessing does not take every connection.
 pub const TOKEN_LOOKUPS_MAX: usize = 4;
+/// Longest time that a request waits for its token to be looked up.
+pub const TOKEN_LOOKUP_WAIT_MAX: Duration = Duration::from_secs(5);
 /// Most grants of one token.
 pub const GRANTS_MAX: usize = 100;
 /// Most kinds of one grant.

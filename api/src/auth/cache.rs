@@ -10,17 +10,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ledger_protocol::id::TokenId;
 use ledger_protocol::time::Timestamp;
 use subtle::ConstantTimeEq;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::Instant;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::Caller;
 use super::store::Stored;
 use crate::error::Error;
-use crate::limits::{TOKEN_LOOKUPS_MAX, TOKEN_REFRESH_AFTER, TOKEN_TRUSTED_MAX, TOKENS_CACHED_MAX};
+use crate::limits::{
+    TOKEN_LOOKUP_WAIT_MAX, TOKEN_LOOKUPS_MAX, TOKEN_REFRESH_AFTER, TOKEN_TRUSTED_MAX,
+    TOKENS_CACHED_MAX,
+};
 
 pub(crate) struct Cache {
     tokens: Mutex<HashMap<TokenId, Remembered>>,
-    lookups: Semaphore,
+    lookups: Arc<Semaphore>,
 }
 
 struct Remembered {
@@ -51,7 +54,7 @@ impl Cache {
     pub(crate) fn new() -> Self {
         Self {
             tokens: Mutex::new(HashMap::new()),
-            lookups: Semaphore::new(TOKEN_LOOKUPS_MAX),
+            lookups: Arc::new(Semaphore::new(TOKEN_LOOKUPS_MAX)),
         }
     }
 
@@ -60,9 +63,14 @@ impl Cache {
         self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to ask the database about a token.
-    pub(crate) async fn permit(&self) -> Result<SemaphorePermit<'_>, Error> {
-        self.lookups.acquire().await.map_err(Error::internal)
+    /// The right to ask the database about a token. Waiting for it costs a caller that hangs up
+    /// nothing.
+    pub(crate) async fn permit(&self) -> Result<OwnedSemaphorePermit, Error> {
+        let permit = Arc::clone(&self.lookups).acquire_owned();
+        match timeout(TOKEN_LOOKUP_WAIT_MAX, permit).await {
+            Ok(permit) => permit.map_err(Error::internal),
+            Err(_) => Err(Error::overloaded()),
+        }
     }
 
     /// What is remembered of the token with this hash of its secret.

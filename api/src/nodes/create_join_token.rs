@@ -42,7 +42,7 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
         .await?;
     let known = super::in_view(&api, &caller, node).await?;
     if known.deleted_at.is_some() {
-        return Err(Refusal::NodeDeleted(node).into());
+        return Err(Refusal::UnknownNode(node).into());
     }
     let created_at = api.ledger().now();
     let secret = secret::new()?;

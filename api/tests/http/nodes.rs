@@ -1,0 +1,197 @@
+//! `nodes.*` (SPEC A11).
+
+use ledger_api::Options;
+use ledger_projections::join_tokens;
+use serde_json::json;
+use sqlx::PgPool;
+
+use crate::harness::World;
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a11_a_registered_node_is_shown_and_listed(pool: PgPool) {
+    let world = World::start(pool).await;
+    let body = json!({"name": "site ü", "role": "site", "labels": {"rack": "7", "": ""}});
+    assert_eq!(world.call("nodes.register", body).await.field(), "labels");
+    let body = json!({"name": "site ü", "role": "site", "labels": {"rack": "7"}});
+    let made = world.call("nodes.register", body).await.ok();
+    for (field, expected) in [
+        ("tenantId", json!(world.tenant)),
+        ("name", json!("site ü")),
+        ("role", json!("site")),
+        ("labels", json!({"rack": "7"})),
+        ("connected", json!(false)),
+        ("epoch", json!(0)),
+        ("generation", json!(0)),
+        ("appliedGeneration", json!(0)),
+    ] {
+        assert_eq!(made[field], expected, "{field}");
+    }
+    assert!(made["registeredAt"].as_str().unwrap().ends_with('Z'));
+    let got = world
+        .call("nodes.get", json!({"nodeId": made["id"]}))
+        .await
+        .ok();
+    assert_eq!(got, made);
+    let page = world.call("nodes.list", json!({})).await.ok();
+    assert_eq!(page, json!({"items": [made]}));
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a11_a_session_is_shown_with_its_node(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.node().await;
+    let epoch = world.connect(node).await;
+    let shown = world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    assert_eq!(shown["connected"], true);
+    assert_eq!(shown["session"]["gateway"], "gateway-1");
+    assert_eq!(shown["epoch"], json!(epoch));
+    assert_eq!(shown["agentVersion"], "1.2.3");
+    assert_eq!(shown["bootId"], "boot-1");
+    let gateway = ledger_protocol::event::Actor::gateway("gateway-1");
+    world
+        .ledger
+        .close_session(&gateway, node, epoch, "gone")
+        .await
+        .unwrap();
+    let shown = world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    assert_eq!(shown["connected"], false);
+    assert_eq!(shown["session"]["reason"], "gone");
+    assert!(shown["session"]["since"].as_str().unwrap().ends_with('Z'));
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a11_a_list_of_nodes_pages_through_all_of_them(pool: PgPool) {
+    let world = World::start(pool).await;
+    let mut nodes = Vec::new();
+    for _ in 0..5 {
+        nodes.push(json!(world.node().await));
+    }
+    nodes.sort_by_key(ToString::to_string);
+    let mut seen = Vec::new();
+    let mut body = json!({"limit": 2});
+    loop {
+        let page = world.call("nodes.list", body.clone()).await.ok();
+        seen.extend(
+            page["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|item| item["id"].clone()),
+        );
+        match page.get("cursor") {
+            Some(cursor) => body["cursor"] = cursor.clone(),
+            None => break,
+        }
+    }
+    assert_eq!(seen, nodes);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a11_a_deleted_nodes_pending_commands_end_and_its_history_stays(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.node().await;
+    let command = world.run(node, "k").await;
+    let deleted = world
+        .call("nodes.delete", json!({"nodeId": node}))
+        .await
+        .ok();
+    assert!(deleted["deletedAt"].is_string());
+    let body = json!({"nodeId": node, "commandId": command["id"]});
+    let ended = world.call("commands.get", body.clone()).await.ok();
+    assert_eq!(
+        (&ended["state"], &ended["reason"]),
+        (&json!("cancelled"), &json!("node-deleted"))
+    );
+    world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    world
+        .call("commands.list", json!({"nodeId": node}))
+        .await
+        .ok();
+    world.call("commands.timeline", body).await.ok();
+    let page = world.call("nodes.list", json!({})).await.ok();
+    assert_eq!(page, json!({"items": []}));
+    let page = world
+        .call("nodes.list", json!({"includeDeleted": true}))
+        .await
+        .ok();
+    assert_eq!(page["items"].as_array().unwrap().len(), 1);
+    for (method, body) in [
+        ("nodes.delete", json!({"nodeId": node})),
+        ("nodes.createJoinToken", json!({"nodeId": node})),
+        (
+            "nodes.setSpec",
+            json!({"nodeId": node, "generation": 1, "spec": {}}),
+        ),
+        (
+            "commands.run",
+            json!({"nodeId": node, "kind": "diag.nvml", "idempotencyKey": "new"}),
+        ),
+    ] {
+        assert_eq!(
+            world.call(method, body).await.code(),
+            "NOT_FOUND",
+            "{method}"
+        );
+    }
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a11_a_desired_state_moves_forward_only(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.node().await;
+    let spec = json!({"packages": ["a", {"b": 1.5}], "deep": {"er": null}});
+    let body = json!({"nodeId": node, "generation": 7, "spec": spec});
+    let set = world.call("nodes.setSpec", body.clone()).await.ok();
+    assert_eq!((&set["generation"], &set["spec"]), (&json!(7), &spec));
+    let shown = world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    assert_eq!((&shown["generation"], &shown["spec"]), (&json!(7), &spec));
+    for generation in [7, 6] {
+        let mut body = body.clone();
+        body["generation"] = json!(generation);
+        let answer = world.call("nodes.setSpec", body).await;
+        assert_eq!(answer.code(), "CONFLICT");
+        assert_eq!(answer.field(), "generation");
+    }
+    let large = json!({"nodeId": node, "generation": 8, "spec": {"x": "y".repeat(50_000)}});
+    let answer = world.call("nodes.setSpec", large).await;
+    assert_eq!((answer.code(), answer.field()), ("INVALID_INPUT", "spec"));
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a11_a_join_token_is_good_for_its_node_once(pool: PgPool) {
+    let options = Options {
+        gateway: Some("https://127.0.0.1:7443".to_owned()),
+        ca_certificate: Some("-----BEGIN CERTIFICATE-----".to_owned()),
+    };
+    let world = World::start_with(pool, options).await;
+    let node = world.node().await;
+    let body = json!({"nodeId": node, "expiresInSeconds": 60});
+    let made = world.call("nodes.createJoinToken", body).await.ok();
+    assert_eq!(made["nodeId"], json!(node));
+    assert_eq!(made["gateway"], "https://127.0.0.1:7443");
+    assert!(
+        made["caCertificate"]
+            .as_str()
+            .unwrap()
+            .starts_with("-----BEGIN")
+    );
+    let text = made["token"].as_str().unwrap();
+    let mut connection = world.pool.acquire().await.unwrap();
+    let now = world.ledger.now();
+    let used = join_tokens::consume(&mut connection, text, now)
+        .await
+        .unwrap();
+    assert_eq!(used, Some((world.tenant, node)));
+    assert_eq!(
+        join_tokens::consume(&mut connection, text, now)
+            .await
+            .unwrap(),
+        None
+    );
+    let stored: String = sqlx::query_scalar("SELECT t::text FROM join_tokens t")
+        .fetch_one(&world.pool)
+        .await
+        .unwrap();
+    let secret = text.split_once('.').unwrap().1;
+    assert!(!stored.contains(secret), "the secret is stored");
+}
