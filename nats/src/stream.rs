@@ -1,6 +1,8 @@
 //! The stream that holds the log: made when missing, and compared with the ledger before anything
 //! is added to it (SPEC L9, L11).
 
+use std::time::Duration;
+
 use async_nats::header::NATS_MESSAGE_ID;
 use async_nats::jetstream::ErrorCode;
 use async_nats::jetstream::context::GetStreamErrorKind;
@@ -18,7 +20,7 @@ use crate::options::NatsOptions;
 use crate::subject::{STREAM, patterns};
 use crate::{Error, limits};
 
-fn config(options: &NatsOptions) -> Config {
+pub(crate) fn config(options: &NatsOptions) -> Config {
     let duplicate_window = if options.max_age.is_zero() {
         limits::DUPLICATE_WINDOW
     } else {
@@ -102,7 +104,11 @@ fn changes(current: &Config, wanted: Config) -> Option<Config> {
     changed.num_replicas = wanted.num_replicas;
     changed.max_age = wanted.max_age;
     changed.max_bytes = wanted.max_bytes;
-    changed.duplicate_window = wanted.duplicate_window;
+    // A convenience, so an operator's own setting stays; JetStream wants it within the age.
+    changed.duplicate_window = match wanted.max_age {
+        Duration::ZERO => current.duplicate_window,
+        max_age => current.duplicate_window.min(max_age),
+    };
     changed.deny_delete = true;
     changed.deny_purge = true;
     (changed != *current).then_some(changed)
@@ -181,8 +187,6 @@ async fn event_id(pool: &PgPool, position: u64) -> Result<EventId, Error> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

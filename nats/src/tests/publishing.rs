@@ -5,7 +5,7 @@ use sqlx::PgPool;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-use super::world::World;
+use super::world::{ID_MEMORY, World};
 use crate::connection::Address;
 use crate::error::Severity;
 use crate::publisher::Publisher;
@@ -31,6 +31,7 @@ async fn l9_every_event_is_in_the_stream_once_and_its_sequence_is_its_position(p
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l9_two_publishers_at_once_store_each_event_once(pool: PgPool) {
     let world = World::new(pool).await;
+    world.forget_ids().await;
     let address = Address::parse(&world.nats.url()).unwrap();
     let mut publishers = JoinSet::new();
     // Without a lease, so that both really publish.
@@ -48,9 +49,34 @@ async fn l9_two_publishers_at_once_store_each_event_once(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l9_a_publisher_that_slept_long_is_refused_and_stores_nothing_twice(pool: PgPool) {
+    let world = World::new(pool).await;
+    world.forget_ids().await;
+    let connection = world.connection().await;
+    let options = world.options("one");
+    let mut sleeper = Publisher::open(&world.ledger, &connection, &options)
+        .await
+        .unwrap();
+    world.publisher("two");
+    world.enqueue_and_cancel("api:1").await;
+    world.assert_whole().await;
+    // It sleeps longer than JetStream remembers ids: time itself is what is tested here.
+    tokio::time::sleep(ID_MEMORY * 8).await;
+    let refusal = sleeper.tail(|| {}).await.err().unwrap();
+    assert!(
+        matches!(refusal, Error::Publish { position: 1, .. }),
+        "{refusal}"
+    );
+    assert_eq!(refusal.severity(), Severity::Passing);
+    world.assert_whole().await;
+    world.end().await;
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l9_a_publisher_that_is_cut_off_50_times_leaves_no_gap_and_no_phantom(pool: PgPool) {
     const SEED: u64 = 20_261_130;
     let world = World::new(pool).await;
+    world.forget_ids().await;
     let mut chance = StdRng::seed_from_u64(SEED);
     let cuts = async {
         for _ in 0..50 {

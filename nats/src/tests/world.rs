@@ -24,6 +24,9 @@ use crate::{NatsOptions, STREAM, subject};
 /// How long anything may take before a test fails.
 const DEADLINE: Duration = Duration::from_mins(1);
 
+/// The shortest that JetStream allows.
+pub(super) const ID_MEMORY: Duration = Duration::from_millis(100);
+
 pub(super) struct World {
     pub(super) ledger: Ledger,
     pub(super) nats: Nats,
@@ -83,6 +86,21 @@ impl World {
     pub(super) async fn connection(&self) -> Connection {
         let address = Address::parse(&self.nats.url()).unwrap();
         Connection::open(&address, "test").await.unwrap()
+    }
+
+    /// Makes the stream with the shortest memory for message ids that JetStream allows, so that
+    /// nothing but the expected sequence keeps a repeat out.
+    pub(super) async fn forget_ids(&self) {
+        let config = async_nats::jetstream::stream::Config {
+            duplicate_window: ID_MEMORY,
+            ..crate::stream::config(&self.options("any"))
+        };
+        self.connection()
+            .await
+            .jetstream
+            .create_stream(config)
+            .await
+            .unwrap();
     }
 
     /// Queues a command under a key.
