@@ -1,7 +1,7 @@
 //! Who calls, and what that caller may do (SPEC A13).
 //!
 //! A token belongs to one tenant and carries grants. A verified token is remembered for a few
-//! seconds, so that the database is not asked on every request; see [`cache`].
+//! seconds, so that the database is not asked on every request: `auth/cache.rs`.
 
 use std::sync::Arc;
 

@@ -4,7 +4,7 @@
 //! cost; `http.rs` finds the method, asks `auth` who calls, reads the body within its limits and
 //! runs the method on a task of its own, so that a client that hangs up never leaves a database
 //! connection in the middle of something (SPEC L10); the method, one file each in a folder per
-//! service, takes its fields from [`input`], asks the ledger or the read tables, and renders the
+//! service, takes its fields from `input`, asks the ledger or the read tables, and renders the
 //! result. Whatever goes wrong on the way is one [`Error`], and `error.rs` alone says what callers
 //! see of it.
 //!

@@ -95,7 +95,10 @@ async fn connection(stream: TcpStream, router: Router, shutdown: CancellationTok
         .header_read_timeout(limits::HEAD_READ_MAX)
         .max_header_size(limits::HEAD_BYTES_MAX)
         .max_buf_size(limits::CONNECTION_BUFFER_BYTES)
-        .serve_connection(TokioIo::new(Guarded::new(stream)), service);
+        .serve_connection(
+            TokioIo::new(Guarded::new(stream, limits::WRITE_STALL_MAX)),
+            service,
+        );
     let mut stopping = pin!(shutdown.cancelled());
     let mut is_stopping = false;
     let served = poll_fn(|context| {

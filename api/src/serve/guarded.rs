@@ -8,17 +8,20 @@
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
 use crate::error::Error;
-use crate::limits::{HEAD_BYTES_MAX, WRITE_STALL_MAX};
+use crate::limits::HEAD_BYTES_MAX;
 
 pub(super) struct Guarded<S> {
     stream: S,
-    /// Runs while bytes wait for the client.
+    /// How long bytes may wait for the client.
+    stall_max: Duration,
+    /// Runs while they do.
     stall: Pin<Box<Sleep>>,
     stalled: bool,
     /// Written in place of a response of the library.
@@ -33,10 +36,11 @@ struct Replacement {
 }
 
 impl<S> Guarded<S> {
-    pub(super) fn new(stream: S) -> Self {
+    pub(super) fn new(stream: S, stall_max: Duration) -> Self {
         Self {
             stream,
-            stall: Box::pin(sleep(WRITE_STALL_MAX)),
+            stall_max,
+            stall: Box::pin(sleep(stall_max)),
             stalled: false,
             replacement: None,
         }
@@ -58,7 +62,7 @@ impl<S> Guarded<S> {
         }
         if !self.stalled {
             self.stalled = true;
-            self.stall.as_mut().reset(Instant::now() + WRITE_STALL_MAX);
+            self.stall.as_mut().reset(Instant::now() + self.stall_max);
         }
         ready!(self.stall.as_mut().poll(context));
         let stalled = "the client takes no byte of its response";
@@ -149,7 +153,36 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+
     use super::*;
+
+    #[tokio::test]
+    async fn a_a_client_that_reads_nothing_is_given_up() {
+        let (mut client, server) = duplex(16);
+        let mut server = Guarded::new(server, Duration::from_millis(20));
+        let error = server.write_all(&[b'x'; 64]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        client.read_exact(&mut [0; 16]).await.unwrap();
+        server.write_all(&[b'x'; 16]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_a_refusal_is_replaced_also_when_it_is_taken_byte_by_byte() {
+        let (mut client, server) = duplex(1);
+        let mut server = Guarded::new(server, Duration::from_secs(20));
+        let own = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+        let sending = async {
+            server.write_all(own).await.unwrap();
+            server.write_all(b"end").await.unwrap();
+            server.shutdown().await.unwrap();
+        };
+        let mut received = Vec::new();
+        let ((), read) = tokio::join!(sending, client.read_to_end(&mut received));
+        read.unwrap();
+        let expected = [&replacement(own).unwrap()[..], b"end"].concat();
+        assert_eq!(received, expected);
+    }
 
     #[test]
     fn a_only_the_librarys_own_refusals_are_replaced() {
