@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, api, bench, gateway, migrate, node, serve, sweeper, tenant, token, up, watch,
+    agent, api, audit, bench, gateway, migrate, node, serve, sweeper, tenant, token, up, watch,
 };
 use crate::exit::Failure;
 use crate::output::Output;
@@ -48,6 +48,7 @@ enum Command {
     Node(node::Options),
     Api(api::Options),
     Watch(watch::Options),
+    Audit(audit::Options),
     Bench(bench::Options),
 }
 
@@ -64,6 +65,7 @@ impl Command {
             | Self::Node(_)
             | Self::Api(_)
             | Self::Watch(_)
+            | Self::Audit(_)
             | Self::Bench(_) => "warn",
         }
     }
@@ -86,6 +88,7 @@ impl Arguments {
             Command::Node(options) => node::run(options, output).await,
             Command::Api(options) => api::run(options, output).await,
             Command::Watch(options) => watch::run(options, output).await,
+            Command::Audit(options) => audit::run(options, output).await,
             Command::Bench(options) => bench::run(options, output).await,
         }
     }

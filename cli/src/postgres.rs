@@ -2,9 +2,10 @@
 
 use std::str::FromStr as _;
 
+use anyhow::Context as _;
 use clap::Args;
-use sqlx::PgPool;
 use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, Connection as _, PgPool};
 use tokio::time::timeout;
 
 use crate::exit::{Failure, Meaning};
@@ -39,12 +40,24 @@ pub(crate) fn parse(url: &Secret) -> Result<PgConnectOptions, Failure> {
 
 /// Connections under the service's role.
 pub(crate) async fn connect(url: &Secret, connections_max: u32) -> Result<PgPool, Failure> {
-    parse(url)?;
+    // A pool tells only that its time has run out; one connection of our own tells why.
+    let connecting = timeout(POSTGRES_CONNECT_WITHIN, parse(url)?.connect()).await;
+    let mut first = connecting
+        .or_unavailable("Postgres does not answer")?
+        .or_unavailable("could not connect to Postgres")?;
+    let role = sqlx::query("SET ROLE command_ledger_service");
+    role.execute(&mut first).await.context(
+        "the database cannot be used under the role command_ledger_service; run \
+         `command-ledger migrate` as its owner first",
+    )?;
+    // Postgres would also notice by itself, after its keepalive.
+    let _ = first.close().await;
+
     let connecting = ledger::connect(url.reveal().trim(), connections_max);
     let connected = timeout(POSTGRES_CONNECT_WITHIN, connecting).await;
     connected
         .or_unavailable("Postgres does not answer")?
-        .or_unavailable("could not connect to Postgres as the service (was it migrated?)")
+        .or_unavailable("could not connect to Postgres")
 }
 
 #[cfg(test)]

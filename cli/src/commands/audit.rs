@@ -1,0 +1,103 @@
+//! `audit`: what the ledger says happened, checked.
+
+use clap::{Args, Subcommand};
+use ledger_audit::{Error, Report};
+use serde_json::json;
+
+use crate::exit::{Code, Failure};
+use crate::limits::CONNECTIONS_OF_ONE_CALL;
+use crate::output::{Output, printable};
+use crate::postgres::{self, PostgresOption};
+
+/// Check what the ledger says.
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Fold the log from its first event and compare the result with the live tables, row by row;
+    /// any difference is printed, and the exit code is 1
+    Replay {
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        postgres: PostgresOption,
+    },
+}
+
+/// Does what the verb says.
+pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
+    match options.verb {
+        Verb::Replay { json, postgres } => {
+            let pool = postgres::connect(&postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
+            let report = ledger_audit::replay(&pool).await.map_err(told)?;
+            tell(&report, json, output)
+        }
+    }
+}
+
+fn told(error: Error) -> Failure {
+    let code = match &error {
+        Error::Database(_) | Error::TimedOut { .. } => Code::Unavailable,
+        Error::Gap { .. }
+        | Error::Unreadable { .. }
+        | Error::Corrupt { .. }
+        | Error::KeyTwice { .. }
+        | Error::Row { .. }
+        | Error::Fold { .. } => Code::Failed,
+    };
+    Failure::new(code, error)
+}
+
+fn tell(report: &Report, json: bool, output: &mut Output) -> Result<(), Failure> {
+    let Report {
+        events,
+        commands,
+        nodes,
+        differences,
+        differences_total,
+    } = report;
+    let total = *differences_total;
+    if json {
+        let differences: Vec<_> = differences
+            .iter()
+            .map(|found| {
+                json!({
+                    "table": found.table,
+                    "key": found.key,
+                    "column": found.column,
+                    "expected": found.expected,
+                    "found": found.found,
+                })
+            })
+            .collect();
+        output.json(&json!({
+            "events": events,
+            "commands": commands,
+            "nodes": nodes,
+            "differencesTotal": total,
+            "differences": differences,
+        }))?;
+    } else {
+        for difference in differences {
+            output.line(&printable(&difference.to_string()))?;
+        }
+    }
+    if !report.is_clean() {
+        let shown = differences.len();
+        return Err(Failure::failed(format!(
+            "the live tables differ from the log ({total} differences, {shown} shown)"
+        )));
+    }
+    if !json {
+        output.line(&format!(
+            "the live tables are exactly what the log says \
+             (events: {events}, commands: {commands}, nodes: {nodes})"
+        ))?;
+    }
+    Ok(())
+}
