@@ -4,7 +4,7 @@ use rcgen::{KeyPair, PKCS_ED25519};
 use sqlx::PgPool;
 
 use super::daemon::{Identity, connect_tls, request};
-use super::world::{World, csr};
+use super::world::{World, actor, csr};
 use crate::CertificateAuthority;
 
 fn key() -> KeyPair {
@@ -72,7 +72,7 @@ async fn a11_the_token_of_a_deleted_node_gives_nothing(pool: PgPool) {
     let token = world.token(node, world.ledger.now().plus_seconds(60)).await;
     world
         .ledger
-        .delete_node(&world.actor(), world.tenant, node)
+        .delete_node(&actor(), world.tenant, node)
         .await
         .unwrap();
     let refused = world.join(&token, &csr(&key())).await;

@@ -9,7 +9,7 @@ use ledger_protocol::time::Timestamp;
 use sqlx::PgPool;
 
 use super::daemon::Daemon;
-use super::world::World;
+use super::world::{World, actor};
 use crate::Options;
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
@@ -162,7 +162,7 @@ async fn a11_a_deleted_nodes_session_is_closed_and_none_opens(pool: PgPool) {
     let mut daemon = world.open(&identity).await;
     world
         .ledger
-        .delete_node(&world.actor(), world.tenant, node)
+        .delete_node(&actor(), world.tenant, node)
         .await
         .unwrap();
     assert_eq!(daemon.closed().await, (1008, "node-deleted".to_owned()));

@@ -30,14 +30,14 @@ const SECRET: &str = "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlY3I";
 pub(super) struct Served {
     pub(super) address: SocketAddr,
     pub(super) shutdown: CancellationToken,
-    served: tokio::task::JoinHandle<Result<(), Error>>,
+    task: tokio::task::JoinHandle<Result<(), Error>>,
 }
 
 impl Served {
     /// Asks it to end, and waits until it has.
     pub(super) async fn stop(self) {
         self.shutdown.cancel();
-        tokio::time::timeout(WITHIN, self.served)
+        tokio::time::timeout(WITHIN, self.task)
             .await
             .unwrap()
             .unwrap()
@@ -86,10 +86,6 @@ impl World {
         .await
     }
 
-    pub(super) fn actor(&self) -> Actor {
-        Actor::api("ada")
-    }
-
     pub(super) async fn register(&self, name: &str) -> NodeId {
         let registered = NodeRegistered {
             labels: BTreeMap::new(),
@@ -98,7 +94,7 @@ impl World {
         };
         let node = self
             .ledger
-            .register_node(&self.actor(), self.tenant, registered)
+            .register_node(&actor(), self.tenant, registered)
             .await;
         node.unwrap().id
     }
@@ -186,7 +182,7 @@ impl World {
 
     pub(super) async fn queue(&self, order: Run) -> CommandId {
         self.ledger
-            .enqueue(&self.actor(), order)
+            .enqueue(&actor(), order)
             .await
             .unwrap()
             .command
@@ -195,7 +191,7 @@ impl World {
 
     pub(super) async fn cancel(&self, node: NodeId, command: CommandId) {
         self.ledger
-            .cancel(&self.actor(), self.tenant, node, command)
+            .cancel(&actor(), self.tenant, node, command)
             .await
             .unwrap();
     }
@@ -203,7 +199,7 @@ impl World {
     pub(super) async fn set_spec(&self, node: NodeId, generation: u64, spec: Vec<u8>) {
         let spec = NodeSpecSet { generation, spec };
         self.ledger
-            .set_spec(&self.actor(), self.tenant, node, spec)
+            .set_spec(&actor(), self.tenant, node, spec)
             .await
             .unwrap();
     }
@@ -268,12 +264,17 @@ async fn serve(
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let served = tasks.spawn(crate::serve(listener, gateway, shutdown.clone()));
+    let task = tasks.spawn(crate::serve(listener, gateway, shutdown.clone()));
     Served {
         address,
         shutdown,
-        served,
+        task,
     }
+}
+
+/// Who asks for everything.
+pub(super) fn actor() -> Actor {
+    Actor::api("ada")
 }
 
 /// A certificate request for the key.
