@@ -391,15 +391,16 @@ impl Ledger {
 async fn run(inner: Arc<Inner>, mut waiting: mpsc::Receiver<Waiting>, shutdown: CancellationToken) {
     let mut held: Option<Waiting> = None;
     loop {
-        let first = match held.take() {
-            Some(first) => Some(first),
-            None => tokio::select! {
+        let first = if let Some(first) = held.take() {
+            Some(first)
+        } else {
+            tokio::select! {
                 first = waiting.recv() => first,
                 () = shutdown.cancelled(), if !waiting.is_closed() => {
                     waiting.close();
                     continue;
                 }
-            },
+            }
         };
         let Some(first) = first else { return };
         let mut bytes = first.item.bytes();

@@ -210,7 +210,7 @@ async fn a2_concurrent_retries_on_two_replicas_make_one_command(pool: PgPool) {
             there.clone()
         };
         let (actor, run) = (here.actor.clone(), here.run("diag.nvml", "api:same"));
-        tokio::task::spawn(async move { ledger.enqueue(&actor, run).await.unwrap() })
+        TaskTracker::new().spawn(async move { ledger.enqueue(&actor, run).await.unwrap() })
     });
     let mut ids = std::collections::HashSet::new();
     let mut new = 0;
@@ -238,7 +238,7 @@ async fn a7_seq_is_gapless_per_node_whoever_queues(pool: PgPool) {
                 here.actor.clone(),
                 here.run("diag.nvml", &format!("api:{index}")),
             );
-            tokio::task::spawn(async move { ledger.enqueue(&actor, run).await })
+            TaskTracker::new().spawn(async move { ledger.enqueue(&actor, run).await })
         })
         .collect();
     let mut seqs = Vec::new();
@@ -297,7 +297,7 @@ async fn l3_an_item_that_the_database_refuses_does_not_block_its_group(pool: PgP
         .map(|index| {
             let (ledger, actor) = (ground.ledger.clone(), ground.actor.clone());
             let run = ground.run("diag.nvml", &format!("api:{index}"));
-            tokio::task::spawn(async move { ledger.enqueue(&actor, run).await })
+            TaskTracker::new().spawn(async move { ledger.enqueue(&actor, run).await })
         })
         .collect();
     let mut failed = Vec::new();
@@ -398,7 +398,7 @@ async fn l5_a_reader_by_position_never_misses_an_event(pool: PgPool) {
     let here = Arc::new(Ground::on(start(&pool, |_| {})).await);
     let there = start(&pool, |_| {});
     let done = CancellationToken::new();
-    let reader = tokio::task::spawn({
+    let reader = TaskTracker::new().spawn({
         let (pool, done) = (pool.clone(), done.clone());
         async move {
             let mut seen = 0;
@@ -419,7 +419,7 @@ async fn l5_a_reader_by_position_never_misses_an_event(pool: PgPool) {
     let writers: Vec<_> = (0..8)
         .map(|writer| {
             let (here, there) = (here.clone(), there.clone());
-            tokio::task::spawn(async move {
+            TaskTracker::new().spawn(async move {
                 for index in 0..25 {
                     let run = here.run("diag.nvml", &format!("api:{writer}:{index}"));
                     let ledger = if writer % 2 == 0 {
@@ -504,7 +504,7 @@ async fn l6_the_database_itself_refuses_to_change_the_log(pool: PgPool) {
                 .unwrap_err();
             let code = refused
                 .as_database_error()
-                .and_then(|e| e.code().map(|c| c.into_owned()));
+                .and_then(|e| e.code().map(std::borrow::Cow::into_owned));
             assert_eq!(
                 code.as_deref(),
                 Some("42501"),
@@ -787,7 +787,7 @@ async fn d6_a_new_session_settles_what_it_proves_and_replays_the_rest(pool: PgPo
 async fn t2_a_leader_that_was_replaced_is_fenced(pool: PgPool) {
     let ground = Ground::on(start(&pool, |_| {})).await;
     let command = ground.queue("diag.nvml", "api:1").await;
-    let ttl = Duration::from_secs(60);
+    let ttl = Duration::from_mins(1);
     let old = lease::acquire(&pool, "sweeper", "a", ttl)
         .await
         .unwrap()

@@ -35,7 +35,9 @@ pub(crate) fn decode(table: &'static str, id: Uuid, snapshot: &[u8]) -> Result<C
 }
 
 fn decode_all(table: &'static str, rows: Vec<(Uuid, Vec<u8>)>) -> Result<Vec<Command>, Error> {
-    rows.into_iter().map(|(id, snapshot)| decode(table, id, &snapshot)).collect()
+    rows.into_iter()
+        .map(|(id, snapshot)| decode(table, id, &snapshot))
+        .collect()
 }
 
 /// The command with this id.
@@ -113,7 +115,10 @@ pub async fn due(
 ) -> Result<Vec<Command>, Error> {
     let nodes: Vec<Uuid> = nodes.iter().map(|node| node.uuid()).collect();
     let lanes: Vec<&str> = Lane::ALL.iter().map(|lane| lane.as_str()).collect();
-    let credits: Vec<i64> = Lane::ALL.iter().map(|lane| lane_credits(*lane).into()).collect();
+    let credits: Vec<i64> = Lane::ALL
+        .iter()
+        .map(|lane| lane_credits(*lane).into())
+        .collect();
     let rows: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(
         "SELECT due.id, due.snapshot
          FROM unnest($1::uuid[]) AS asked (node)

@@ -162,7 +162,9 @@ mod tests {
     #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
     async fn a11_of_many_at_once_one_uses_a_join_token(pool: sqlx::PgPool) {
         let (token, text) = token(60);
-        create(&mut pool.acquire().await.unwrap(), &token).await.unwrap();
+        create(&mut pool.acquire().await.unwrap(), &token)
+            .await
+            .unwrap();
         let now = token.created_at;
         let attempt = || async {
             let mut conn = pool.acquire().await.unwrap();

@@ -19,24 +19,24 @@ pub struct Recorded {
 fn recorded(rows: Vec<(i64, Vec<u8>)>) -> Result<Vec<Recorded>, Error> {
     rows.into_iter()
         .map(|(position, bytes)| {
-            Ok(Recorded { position: unsigned(position, "events", "position", position)?, bytes })
+            Ok(Recorded {
+                position: unsigned(position, "events", "position", &position)?,
+                bytes,
+            })
         })
         .collect()
 }
 
 /// The last position; 0 while the log is empty.
 pub async fn head(conn: &mut PgConnection) -> Result<u64, Error> {
-    let position: i64 =
-        sqlx::query_scalar("SELECT position FROM heads WHERE shard = 0").fetch_one(conn).await?;
-    unsigned(position, "heads", "position", 0)
+    let position: i64 = sqlx::query_scalar("SELECT position FROM heads WHERE shard = 0")
+        .fetch_one(conn)
+        .await?;
+    unsigned(position, "heads", "position", &0)
 }
 
 /// The events after a position, in order, at most `limit`.
-pub async fn read(
-    conn: &mut PgConnection,
-    after: u64,
-    limit: u32,
-) -> Result<Vec<Recorded>, Error> {
+pub async fn read(conn: &mut PgConnection, after: u64, limit: u32) -> Result<Vec<Recorded>, Error> {
     let rows = sqlx::query_as(
         "SELECT position, body FROM events
          WHERE shard = 0 AND position > $1 AND position <= $1 + $2 ORDER BY position",

@@ -63,7 +63,9 @@ pub async fn spec(conn: &mut PgConnection, id: NodeId) -> Result<Option<NodeSpec
             .bind(id.uuid())
             .fetch_optional(conn)
             .await?;
-    let Some((generation, spec)) = row else { return Ok(None) };
-    let generation = unsigned(generation, "node_specs", "generation", id)?;
+    let Some((generation, spec)) = row else {
+        return Ok(None);
+    };
+    let generation = unsigned(generation, "node_specs", "generation", &id)?;
     Ok(Some(NodeSpecSet { generation, spec }))
 }

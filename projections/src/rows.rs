@@ -17,9 +17,14 @@ pub(crate) fn unsigned(
     value: i64,
     table: &'static str,
     column: &'static str,
-    key: impl ToString,
+    key: &dyn ToString,
 ) -> Result<u64, Error> {
-    u64::try_from(value).map_err(|_| Error::Number { table, column, key: key.to_string(), value })
+    u64::try_from(value).map_err(|_| Error::Number {
+        table,
+        column,
+        key: key.to_string(),
+        value,
+    })
 }
 
 /// A row of `commands_live`.
@@ -90,9 +95,13 @@ impl CommandRow {
         }
         let due_at = match command.state {
             State::Pending { held: true, .. } => i64::MAX,
-            State::Pending { held: false, not_before, retry_at } => {
-                not_before.max(retry_at).map_or(0, |at| at.as_micros())
-            }
+            State::Pending {
+                held: false,
+                not_before,
+                retry_at,
+            } => not_before
+                .max(retry_at)
+                .map_or(0, ledger_protocol::time::Timestamp::as_micros),
             State::Dispatched { .. }
             | State::Acked { .. }
             | State::Running { .. }
@@ -157,7 +166,7 @@ impl NodeRow {
             key: key(),
             source,
         })?;
-        node.seq = unsigned(self.seq, "nodes", "seq", key())?;
+        node.seq = unsigned(self.seq, "nodes", "seq", &self.id)?;
         Ok(node)
     }
 }

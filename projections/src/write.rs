@@ -35,16 +35,15 @@ impl Changes {
     /// Puts a command's new row where it belongs. `before` tells where its row was.
     pub fn command(&mut self, before: Before, row: CommandRow, id: CommandId) {
         match (before, row) {
-            (Before::None, CommandRow::Live(row)) => self.live_new.push(row),
+            // The fold never undoes an end, so a settled row does not become a live one.
+            (Before::None | Before::Settled, CommandRow::Live(row)) => self.live_new.push(row),
             (Before::Live, CommandRow::Live(row)) => self.live_changed.push(row),
             (Before::None, CommandRow::Settled(row)) => self.settled_new.push(row),
             (Before::Live, CommandRow::Settled(row)) => {
                 self.live_ended.push(id);
                 self.settled_new.push(row);
             }
-            // An end is never undone, so a settled command has a settled row again.
             (Before::Settled, CommandRow::Settled(row)) => self.settled_changed.push(row),
-            (Before::Settled, CommandRow::Live(row)) => self.live_new.push(row),
         }
     }
 
@@ -169,9 +168,21 @@ async fn insert_keys(
         "INSERT INTO command_keys (node, key, command)
          SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[])",
     )
-    .bind(rows.iter().map(|(node, _, _)| node.uuid()).collect::<Vec<_>>())
-    .bind(rows.iter().map(|(_, key, _)| key.as_str()).collect::<Vec<_>>())
-    .bind(rows.iter().map(|(_, _, command)| command.uuid()).collect::<Vec<_>>())
+    .bind(
+        rows.iter()
+            .map(|(node, _, _)| node.uuid())
+            .collect::<Vec<_>>(),
+    )
+    .bind(
+        rows.iter()
+            .map(|(_, key, _)| key.as_str())
+            .collect::<Vec<_>>(),
+    )
+    .bind(
+        rows.iter()
+            .map(|(_, _, command)| command.uuid())
+            .collect::<Vec<_>>(),
+    )
     .execute(conn)
     .await?;
     Ok(())
@@ -188,7 +199,17 @@ async fn insert_live(conn: &mut PgConnection, rows: Vec<LiveRow>) -> Result<(), 
               snapshot)
          SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::text[],
              $6::text[], $7::boolean[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])",
-        id, node, seq, lane, kind, state, in_flight, due_at, not_after, min_generation, snapshot
+        id,
+        node,
+        seq,
+        lane,
+        kind,
+        state,
+        in_flight,
+        due_at,
+        not_after,
+        min_generation,
+        snapshot
     )
     .execute(conn)
     .await?;
@@ -207,7 +228,11 @@ async fn update_live(conn: &mut PgConnection, rows: Vec<LiveRow>) -> Result<(), 
          FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[], $5::bytea[])
              AS new (id, state, in_flight, due_at, snapshot)
          WHERE c.id = new.id",
-        id, state, in_flight, due_at, snapshot
+        id,
+        state,
+        in_flight,
+        due_at,
+        snapshot
     )
     .execute(conn)
     .await?;
@@ -233,7 +258,11 @@ async fn insert_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Resul
         &rows,
         "INSERT INTO commands_settled (id, node, seq, state, snapshot)
          SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::bytea[])",
-        id, node, seq, state, snapshot
+        id,
+        node,
+        seq,
+        state,
+        snapshot
     )
     .execute(conn)
     .await?;
@@ -248,7 +277,8 @@ async fn update_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Resul
         &rows,
         "UPDATE commands_settled AS c SET snapshot = new.snapshot
          FROM unnest($1::uuid[], $2::bytea[]) AS new (id, snapshot) WHERE c.id = new.id",
-        id, snapshot
+        id,
+        snapshot
     )
     .execute(conn)
     .await?;
