@@ -71,6 +71,7 @@ pub(super) async fn connect_tls(
         }
     };
     let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
     let name = ServerName::try_from("localhost").unwrap();
     TlsConnector::from(Arc::new(config))
         .connect(name, stream)
