@@ -146,31 +146,6 @@ pub async fn due(
     decode_all("commands_live", rows)
 }
 
-/// Commands past their `notAfter`, in order of (`notAfter`, id) after the given one: what a sweep
-/// looks at (SPEC T2).
-pub async fn overdue(
-    conn: &mut PgConnection,
-    now: Timestamp,
-    after: Option<&Command>,
-    limit: u32,
-) -> Result<Vec<Command>, Error> {
-    let (not_after, id) = after.map_or((i64::MIN, Uuid::nil()), |command| {
-        (command.queued.not_after.as_micros(), command.id.uuid())
-    });
-    let rows: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(
-        "SELECT id, snapshot FROM commands_live
-         WHERE not_after < $1 AND (not_after, id) > ($2, $3)
-         ORDER BY not_after, id LIMIT $4",
-    )
-    .bind(now.as_micros())
-    .bind(not_after)
-    .bind(id)
-    .bind(i64::from(limit))
-    .fetch_all(conn)
-    .await?;
-    decode_all("commands_live", rows)
-}
-
 /// The commands that have these keys on these nodes, as (node, key, command).
 pub async fn by_keys(
     conn: &mut PgConnection,
