@@ -1,0 +1,49 @@
+//! The services of the program, each as a process of its own.
+
+use std::net::SocketAddr;
+
+use reqwest::Url;
+use serde_json::Value;
+
+use crate::process::Process;
+
+/// A process that listens somewhere.
+#[derive(Debug)]
+pub struct Service {
+    /// The process.
+    pub process: Process,
+    /// Where it listens.
+    pub address: SocketAddr,
+}
+
+/// `command-ledger serve`: an API, and a publisher when there is a NATS.
+pub async fn serve(postgres: &Url, nats: Option<&str>) -> Service {
+    let mut more = Vec::new();
+    if let Some(nats) = nats {
+        more.extend(["--nats", nats]);
+    }
+    start("serve", postgres, &more, "the API is served").await
+}
+
+/// `command-ledger gateway`, with the authority in this folder.
+pub async fn gateway(postgres: &Url, authority: &str) -> Service {
+    let more = ["--authority", authority];
+    start("gateway", postgres, &more, "gateway serves nodes").await
+}
+
+async fn start(command: &str, postgres: &Url, more: &[&str], ready: &str) -> Service {
+    let mut arguments = vec!["--log-format", "json", command, "--listen", "127.0.0.1:0"];
+    arguments.extend(["--postgres", postgres.as_str()]);
+    arguments.extend(more);
+    let mut process = Process::start(&arguments);
+    // The address stands nowhere but in the log, for port 0 is any port.
+    let address = |line: &str| {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let text = line["address"]
+            .as_str()
+            .filter(|_| line["message"] == ready)?;
+        text.parse().ok()
+    };
+    let address = process.line(ready, Process::stderr, address).await;
+    Service { process, address }
+}

@@ -1,0 +1,11 @@
+//! What must hold, through real processes, sockets and servers.
+
+mod bad_frames;
+mod bad_input;
+mod callers_transaction;
+mod hang_ups;
+mod link_cut;
+mod one_end;
+mod retries;
+mod tail;
+mod up;
