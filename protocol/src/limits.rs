@@ -18,6 +18,12 @@ pub const FRAME_BYTES_MAX: usize = 256 * 1024;
 pub const SPEC_BYTES_MAX: usize = 48 * 1024;
 /// Deepest nesting of maps and arrays in any MessagePack or JSON that is read.
 pub const DEPTH_MAX: usize = 32;
+/// Largest `seq`, generation and other count that a node may name: what every JSON reader keeps
+/// exactly (RFC 8259, section 6).
+pub const COUNT_MAX: u64 = (1 << 53) - 1;
+/// How far a journal may lift a node's `seq` above the ledger's at one reconnect. A restore loses
+/// far less (SPEC L11); a node that asks for more is broken, or lies.
+pub const SEQ_LIFT_MAX: u64 = 1_000_000;
 /// Most updates in one `CommandUpdate` frame.
 pub const UPDATES_PER_FRAME_MAX: usize = 64;
 /// Most journal entries that one `Hello` may name; a journal holds fewer by its own bound.

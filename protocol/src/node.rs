@@ -116,7 +116,7 @@ impl Node {
         };
         if let Body::CommandQueued(queued) = &event.body {
             let mut node = node.ok_or_else(|| transition("none"))?;
-            if queued.seq != node.seq + 1 || queued.node_id != node.id {
+            if node.seq.checked_add(1) != Some(queued.seq) || queued.node_id != node.id {
                 return Err(Corrupt::Mismatch {
                     stream,
                     event: event.body.type_name(),
@@ -302,6 +302,16 @@ impl Node {
                 return Err(Refusal::Invalid { field, problem });
             }
         }
+        check_count(
+            "appliedGeneration",
+            open.applied_generation,
+            limits::COUNT_MAX,
+        )?;
+        let seq_max = self
+            .seq
+            .saturating_add(limits::SEQ_LIFT_MAX)
+            .min(limits::COUNT_MAX);
+        check_count("highestSeq", open.highest_seq, seq_max)?;
         Ok(NodeSessionOpened {
             agent_version: open.agent_version,
             applied_generation: open.applied_generation,
@@ -331,6 +341,7 @@ impl Node {
     /// The event that sets a newer desired state, or why not.
     pub fn decide_set_spec(&self, spec: NodeSpecSet) -> Result<Body, Refusal> {
         self.check_present()?;
+        check_count("generation", spec.generation, limits::COUNT_MAX)?;
         if spec.generation <= self.generation {
             let (current, given) = (self.generation, spec.generation);
             return Err(Refusal::StaleSpec { current, given });
@@ -352,6 +363,7 @@ impl Node {
         generation: u64,
     ) -> Result<Option<Body>, Refusal> {
         self.check_epoch(epoch)?;
+        check_count("appliedGeneration", generation, limits::COUNT_MAX)?;
         let news = generation != self.applied_generation;
         let applied = NodeGenerationApplied { epoch, generation };
         Ok(news.then_some(Body::NodeGenerationApplied(applied)))
@@ -364,4 +376,14 @@ impl Node {
         }
         Ok(Body::NodeDeleted(NodeDeleted {}))
     }
+}
+
+/// Refuses a count that no honest side names. What is appended once stays for ever, so a number
+/// that later sums would not survive must never get in.
+fn check_count(field: &'static str, given: u64, max: u64) -> Result<(), Refusal> {
+    if given <= max {
+        return Ok(());
+    }
+    let problem = format!("is {given}; it must be at most {max}");
+    Err(Refusal::Invalid { field, problem })
 }

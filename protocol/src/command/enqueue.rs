@@ -81,6 +81,13 @@ impl Enqueue {
                 kind,
             });
         }
+        if node.seq >= limits::COUNT_MAX {
+            let problem = format!("has used every seq up to {}", limits::COUNT_MAX);
+            return Err(Refusal::Invalid {
+                field: "nodeId",
+                problem,
+            });
+        }
         if pending >= pending_max {
             return Err(Refusal::PendingFull {
                 lane: self.kind.lane,
@@ -104,7 +111,7 @@ impl Enqueue {
             payload: self.payload.clone(),
             retry_safe: self.kind.retry_safe,
             self_terminating: self.kind.self_terminating,
-            seq: node.seq + 1,
+            seq: node.seq.saturating_add(1),
             timeout_seconds: self.kind.timeout_seconds,
         }))
     }

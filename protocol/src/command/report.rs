@@ -105,6 +105,13 @@ pub fn check_bounds(update: &Update) -> Result<(), Refusal> {
     if update
         .reason
         .as_ref()
+        .is_some_and(|reason| reason.chars().any(char::is_control))
+    {
+        return invalid("reason", "must have no control characters".to_owned());
+    }
+    if update
+        .reason
+        .as_ref()
         .is_some_and(|reason| reason.len() > limits::REASON_BYTES_MAX)
     {
         return invalid(

@@ -603,6 +603,8 @@ fn d13_what_a_node_says_is_bounded() {
     update.result = canonical::from_json(&long).ok();
     assert!(life.report_update(&update).is_err());
     update.result = None;
+    update.reason = Some("a\0b".to_owned());
+    assert!(life.report_update(&update).is_err());
     update.reason = Some("r".repeat(201));
     assert!(life.report_update(&update).is_err());
     assert_eq!(life.state(), "dispatched");
@@ -632,6 +634,65 @@ fn l7_events_that_cannot_follow_are_refused() {
     let foreign = event(stream, 3, NOW, Body::CommandSettled(end));
     assert!(matches!(
         Command::evolve(Some(life.command), &foreign),
+        Err(Corrupt::Mismatch { .. })
+    ));
+}
+
+#[test]
+fn l11_a_node_cannot_lift_seq_or_generation_beyond_reason() {
+    let node = connected_node();
+    let open = |highest_seq, applied_generation| {
+        node.decide_open_session(OpenSession {
+            agent_version: "1".to_owned(),
+            applied_generation,
+            boot_id: "boot-1".to_owned(),
+            gateway: "g".to_owned(),
+            journal_id: JournalId::new(NOW, [5; 10]),
+            highest_seq,
+            role: Role::Node,
+        })
+    };
+    let lift = crate::limits::SEQ_LIFT_MAX;
+    assert!(open(lift, 0).is_ok());
+    for seq in [lift + 1, 1 << 53, u64::MAX >> 1, u64::MAX] {
+        let refused = open(seq, 0);
+        assert!(
+            matches!(
+                refused,
+                Err(Refusal::Invalid {
+                    field: "highestSeq",
+                    ..
+                })
+            ),
+            "{seq}"
+        );
+    }
+    for generation in [1 << 53, u64::MAX] {
+        let field = "appliedGeneration";
+        for refused in [
+            open(0, generation).err(),
+            node.decide_apply_generation(node.epoch, generation).err(),
+        ] {
+            assert!(matches!(refused, Some(Refusal::Invalid { field: f, .. }) if f == field));
+        }
+    }
+}
+
+#[test]
+fn l7_a_seq_at_the_end_of_numbers_is_refused_and_folds_without_overflow() {
+    let mut node = connected_node();
+    node.seq = u64::MAX;
+    let refused = enqueue("diag.nvml").decide(&node, 0, 10, NOW);
+    assert!(matches!(
+        refused,
+        Err(Refusal::Invalid {
+            field: "nodeId",
+            ..
+        })
+    ));
+    let queued = Life::of("diag.nvml").events.remove(0);
+    assert!(matches!(
+        Node::evolve(Some(node), &queued),
         Err(Corrupt::Mismatch { .. })
     ));
 }

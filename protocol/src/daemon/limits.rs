@@ -9,7 +9,7 @@ pub const PING_SECONDS_MAX: u32 = 300;
 /// Silence that ends a session, in ping intervals.
 pub const SILENT_PINGS_MAX: u32 = 3;
 /// An update that the gateway has not answered for so long is sent again, in seconds.
-pub const RESEND_SECONDS: u32 = 30;
+pub const RESEND_SECONDS: u32 = 5;
 /// Time between two attempts to write a journal that cannot be written, in seconds.
 pub const JOURNAL_RETRY_SECONDS: u32 = 1;
 /// Most commands that wait for a newer desired state.

@@ -95,7 +95,7 @@ fn d6_unanswered_updates_are_said_again_within_the_session() {
     driver.finish(1, End::Succeeded);
     let mut said = none();
     for _ in 0..7 {
-        let done = driver.pass(10);
+        let done = driver.pass(2);
         said.extend(done.into_iter().filter(|word| word.starts_with("say")));
         driver.receive(Ping {
             nonce: 1,
