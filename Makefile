@@ -14,7 +14,7 @@ WITH_SERVERS := cargo run --quiet --locked --package ledger-servers --bin with-s
 # naming packages would compile their dependencies again with fewer features.
 SQL_PACKAGES := package(ledger) | package(ledger-migrations) | package(ledger-projections)
 
-.PHONY: help services check-tools demo check test test-postgres-15 bench
+.PHONY: help services check-tools demo check test test-postgres-15 snapshots bench
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | sort | \
@@ -45,6 +45,9 @@ test: services check ## check, then every test on real servers, then the SQL aga
 	@if grep -rqE '^\s*//[/!] ```(rust|no_run|compile_fail|should_panic)?\s*$$' --include='*.rs' */src; then \
 	    $(WITH_SERVERS) cargo test --quiet --locked --workspace --doc; \
 	fi
+	@# The black-box tests start the binary, which a test run alone does not build; built together
+	@# with the tests, both have the same dependencies.
+	cargo build --quiet --locked --workspace --bins --tests
 	$(WITH_SERVERS) cargo nextest run --locked --workspace
 	@if [ -x $(POSTGRES_15)/postgres ]; then \
 	    $(MAKE) test-postgres-15; \
@@ -54,6 +57,10 @@ test: services check ## check, then every test on real servers, then the SQL aga
 
 test-postgres-15: services ## the tests of the SQL on Debian's Postgres 15
 	$(WITH_SERVERS) --postgres-bin $(POSTGRES_15) cargo nextest run --locked --workspace -E '$(SQL_PACKAGES)'
+
+snapshots: services ## write the files again that are made of others and that tests compare
+	$(WITH_SERVERS) cargo nextest run --locked --workspace --run-ignored only \
+	    -E 'package(ledger-tests) & test(/::writes_the_/)'
 
 bench: services ## measure appends, lifecycles and dispatch on servers of its own; JSON on stdout
 	@cargo run --quiet --locked --release --package ledger-cli --bin command-ledger -- bench

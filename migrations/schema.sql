@@ -1,0 +1,300 @@
+-- The schema as the migrations make it, for reading: nothing runs this file. A test compares it
+-- with the migrations; `make snapshots` writes it again.
+
+CREATE FUNCTION public.extend_log() RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    AS $$
+DECLARE
+    span  constant bigint := 10000000;
+    first bigint;
+    part  text;
+BEGIN
+    -- Two replicas may be here at once; the second then finds the partition made.
+    PERFORM pg_advisory_xact_lock(hashtext('command-ledger: extend_log'));
+    SELECT (position / span) * span INTO first FROM heads WHERE shard = 0;
+    FOR step IN 0..2 LOOP
+        part := 'events_' || to_char((first / span) + step, 'FM000000');
+        CONTINUE WHEN to_regclass(part) IS NOT NULL;
+        EXECUTE format(
+            'CREATE TABLE %I PARTITION OF events FOR VALUES FROM (%s) TO (%s)',
+            part, first + step * span, first + (step + 1) * span);
+        -- A statement's trigger is not inherited by partitions, which can be named directly.
+        EXECUTE format(
+            'CREATE TRIGGER append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON %I
+             FOR EACH STATEMENT EXECUTE FUNCTION refuse_change()', part);
+    END LOOP;
+END
+$$;
+
+CREATE FUNCTION public.refuse_change() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    RAISE EXCEPTION 'the log is append-only: % on % is refused', TG_OP, TG_TABLE_NAME
+        USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+
+CREATE TABLE public.api_tokens (
+    id uuid NOT NULL,
+    tenant uuid NOT NULL,
+    identity text NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    grants jsonb NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone,
+    revoked_at timestamp with time zone,
+    CONSTRAINT api_tokens_grants_check CHECK ((jsonb_typeof(grants) = 'array'::text)),
+    CONSTRAINT api_tokens_identity_check CHECK (((octet_length(identity) >= 1) AND (octet_length(identity) <= 200))),
+    CONSTRAINT api_tokens_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
+);
+
+CREATE TABLE public.command_keys (
+    node uuid NOT NULL,
+    key text NOT NULL,
+    command uuid NOT NULL
+);
+
+CREATE TABLE public.commands_live (
+    id uuid NOT NULL,
+    node uuid NOT NULL,
+    seq bigint NOT NULL,
+    lane text NOT NULL,
+    kind text NOT NULL,
+    state text NOT NULL,
+    in_flight boolean NOT NULL,
+    due_at bigint NOT NULL,
+    not_after bigint NOT NULL,
+    min_generation bigint NOT NULL,
+    snapshot bytea NOT NULL
+)
+WITH (fillfactor='70');
+
+CREATE TABLE public.commands_settled (
+    id uuid NOT NULL,
+    node uuid NOT NULL,
+    seq bigint NOT NULL,
+    state text NOT NULL,
+    snapshot bytea NOT NULL
+);
+
+CREATE TABLE public.events (
+    shard smallint NOT NULL,
+    "position" bigint NOT NULL,
+    stream uuid NOT NULL,
+    body bytea NOT NULL,
+    CONSTRAINT events_body_check CHECK ((octet_length(body) <= 65535)),
+    CONSTRAINT events_position_check CHECK (("position" > 0))
+)
+PARTITION BY RANGE ("position");
+
+CREATE TABLE public.events_000000 (
+    shard smallint CONSTRAINT events_shard_not_null NOT NULL,
+    "position" bigint CONSTRAINT events_position_not_null NOT NULL,
+    stream uuid CONSTRAINT events_stream_not_null NOT NULL,
+    body bytea CONSTRAINT events_body_not_null NOT NULL,
+    CONSTRAINT events_body_check CHECK ((octet_length(body) <= 65535)),
+    CONSTRAINT events_position_check CHECK (("position" > 0))
+);
+
+CREATE TABLE public.events_000001 (
+    shard smallint CONSTRAINT events_shard_not_null NOT NULL,
+    "position" bigint CONSTRAINT events_position_not_null NOT NULL,
+    stream uuid CONSTRAINT events_stream_not_null NOT NULL,
+    body bytea CONSTRAINT events_body_not_null NOT NULL,
+    CONSTRAINT events_body_check CHECK ((octet_length(body) <= 65535)),
+    CONSTRAINT events_position_check CHECK (("position" > 0))
+);
+
+CREATE TABLE public.events_000002 (
+    shard smallint CONSTRAINT events_shard_not_null NOT NULL,
+    "position" bigint CONSTRAINT events_position_not_null NOT NULL,
+    stream uuid CONSTRAINT events_stream_not_null NOT NULL,
+    body bytea CONSTRAINT events_body_not_null NOT NULL,
+    CONSTRAINT events_body_check CHECK ((octet_length(body) <= 65535)),
+    CONSTRAINT events_position_check CHECK (("position" > 0))
+);
+
+CREATE TABLE public.heads (
+    shard smallint NOT NULL,
+    "position" bigint NOT NULL,
+    CONSTRAINT heads_position_check CHECK (("position" >= 0))
+)
+WITH (fillfactor='10');
+
+CREATE TABLE public.join_tokens (
+    id uuid NOT NULL,
+    tenant uuid NOT NULL,
+    node uuid NOT NULL,
+    secret_sha256 bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    used_at timestamp with time zone,
+    CONSTRAINT join_tokens_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
+);
+
+CREATE TABLE public.leases (
+    name text NOT NULL,
+    holder text NOT NULL,
+    term bigint NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE public.node_specs (
+    node uuid NOT NULL,
+    generation bigint NOT NULL,
+    spec bytea NOT NULL
+);
+
+CREATE TABLE public.nodes (
+    id uuid NOT NULL,
+    tenant uuid NOT NULL,
+    deleted boolean NOT NULL,
+    seq bigint NOT NULL,
+    applied_generation bigint NOT NULL,
+    allowed_kinds text[],
+    snapshot bytea NOT NULL
+)
+WITH (fillfactor='50');
+
+CREATE TABLE public.publications (
+    name text NOT NULL,
+    "position" bigint NOT NULL,
+    CONSTRAINT publications_position_check CHECK (("position" >= 0))
+);
+
+CREATE TABLE public.tenants (
+    id uuid NOT NULL,
+    name text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    CONSTRAINT tenants_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
+);
+
+ALTER TABLE ONLY public.events ATTACH PARTITION public.events_000000 FOR VALUES FROM ('0') TO ('10000000');
+
+ALTER TABLE ONLY public.events ATTACH PARTITION public.events_000001 FOR VALUES FROM ('10000000') TO ('20000000');
+
+ALTER TABLE ONLY public.events ATTACH PARTITION public.events_000002 FOR VALUES FROM ('20000000') TO ('30000000');
+
+ALTER TABLE ONLY public.api_tokens
+    ADD CONSTRAINT api_tokens_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.command_keys
+    ADD CONSTRAINT command_keys_once PRIMARY KEY (node, key);
+
+ALTER TABLE ONLY public.commands_live
+    ADD CONSTRAINT commands_live_node_seq_key UNIQUE (node, seq);
+
+ALTER TABLE ONLY public.commands_live
+    ADD CONSTRAINT commands_live_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.commands_settled
+    ADD CONSTRAINT commands_settled_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.events
+    ADD CONSTRAINT events_pkey PRIMARY KEY (shard, "position");
+
+ALTER TABLE ONLY public.events_000000
+    ADD CONSTRAINT events_000000_pkey PRIMARY KEY (shard, "position");
+
+ALTER TABLE ONLY public.events_000001
+    ADD CONSTRAINT events_000001_pkey PRIMARY KEY (shard, "position");
+
+ALTER TABLE ONLY public.events_000002
+    ADD CONSTRAINT events_000002_pkey PRIMARY KEY (shard, "position");
+
+ALTER TABLE ONLY public.heads
+    ADD CONSTRAINT heads_pkey PRIMARY KEY (shard);
+
+ALTER TABLE ONLY public.join_tokens
+    ADD CONSTRAINT join_tokens_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.leases
+    ADD CONSTRAINT leases_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY public.node_specs
+    ADD CONSTRAINT node_specs_pkey PRIMARY KEY (node);
+
+ALTER TABLE ONLY public.nodes
+    ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.publications
+    ADD CONSTRAINT publications_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY public.tenants
+    ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
+
+CREATE INDEX api_tokens_tenant ON public.api_tokens USING btree (tenant, id);
+
+CREATE INDEX commands_live_deadline ON public.commands_live USING btree (not_after, id);
+
+CREATE INDEX commands_live_in_flight ON public.commands_live USING btree (node, lane) WHERE in_flight;
+
+CREATE INDEX commands_live_pending ON public.commands_live USING btree (node, lane, seq) WHERE (NOT in_flight);
+
+CREATE UNIQUE INDEX commands_settled_node ON public.commands_settled USING btree (node, seq);
+
+CREATE INDEX commands_settled_state ON public.commands_settled USING btree (node, state, seq);
+
+CREATE INDEX events_stream ON ONLY public.events USING btree (stream, "position");
+
+CREATE INDEX events_000000_stream_position_idx ON public.events_000000 USING btree (stream, "position");
+
+CREATE INDEX events_000001_stream_position_idx ON public.events_000001 USING btree (stream, "position");
+
+CREATE INDEX events_000002_stream_position_idx ON public.events_000002 USING btree (stream, "position");
+
+CREATE INDEX nodes_tenant ON public.nodes USING btree (tenant, id);
+
+ALTER INDEX public.events_pkey ATTACH PARTITION public.events_000000_pkey;
+
+ALTER INDEX public.events_stream ATTACH PARTITION public.events_000000_stream_position_idx;
+
+ALTER INDEX public.events_pkey ATTACH PARTITION public.events_000001_pkey;
+
+ALTER INDEX public.events_stream ATTACH PARTITION public.events_000001_stream_position_idx;
+
+ALTER INDEX public.events_pkey ATTACH PARTITION public.events_000002_pkey;
+
+ALTER INDEX public.events_stream ATTACH PARTITION public.events_000002_stream_position_idx;
+
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events_000000 FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events_000001 FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events_000002 FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
+ALTER TABLE ONLY public.api_tokens
+    ADD CONSTRAINT api_tokens_tenant_fkey FOREIGN KEY (tenant) REFERENCES public.tenants(id);
+
+GRANT USAGE ON SCHEMA public TO command_ledger_service;
+
+REVOKE ALL ON FUNCTION public.extend_log() FROM PUBLIC;
+GRANT ALL ON FUNCTION public.extend_log() TO command_ledger_service;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.api_tokens TO command_ledger_service;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.command_keys TO command_ledger_service;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.commands_live TO command_ledger_service;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.commands_settled TO command_ledger_service;
+
+GRANT SELECT,INSERT ON TABLE public.events TO command_ledger_service;
+
+GRANT SELECT,UPDATE ON TABLE public.heads TO command_ledger_service;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.join_tokens TO command_ledger_service;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.leases TO command_ledger_service;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.node_specs TO command_ledger_service;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.nodes TO command_ledger_service;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.publications TO command_ledger_service;
+
+GRANT SELECT,INSERT ON TABLE public.tenants TO command_ledger_service;
