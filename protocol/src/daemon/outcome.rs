@@ -79,8 +79,9 @@ fn head_and_tail(text: &str, part_bytes: usize) -> Value {
 pub(super) fn update(command_id: CommandId, state: UpdateState, report: &Report) -> Update {
     let (result, result_truncated) = report.result.as_ref().map_or((None, None), fit_result);
     let reason = report.reason.as_ref().map(|reason| {
-        let end = reason.floor_char_boundary(REASON_BYTES_MAX);
-        reason[..end].to_owned()
+        // The ledger takes neither longer reasons nor control characters; a space is never longer.
+        let shown = reason.replace(char::is_control, " ");
+        shown[..shown.floor_char_boundary(REASON_BYTES_MAX)].to_owned()
     });
     Update {
         details: report.details.as_ref().and_then(fit_details),
