@@ -32,7 +32,7 @@ pub(super) async fn measure(ground: &Ground, span: Duration) -> Result<Value, Fa
     samples.sort_unstable();
     let at = |share: usize| {
         let index = (samples.len().saturating_sub(1)) * share / 100;
-        samples.get(index).map(|sample| sample.as_micros())
+        samples.get(index).map(Duration::as_micros)
     };
     Ok(json!({ "samples": samples.len(), "p50Micros": at(50), "p99Micros": at(99) }))
 }

@@ -32,7 +32,7 @@ use super::append::per_second;
 const UNDER_WAY: usize = 512;
 /// Sessions that open at a time.
 const JOINS: usize = 16;
-const SETTLE_WITHIN: Duration = Duration::from_secs(60);
+const SETTLE_WITHIN: Duration = Duration::from_mins(1);
 
 pub(super) struct Fleet {
     agents: Phase,
