@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn only_short_and_plain_paths_fit_a_socket() {
-        assert!(fits(Path::new("/work/.ledger/postgres/run")));
+        assert!(fits(Path::new("/srv/.ledger/postgres/run")));
         assert!(!fits(Path::new(&format!(
             "/{}",
             "a".repeat(SOCKET_FOLDER_BYTES_MAX)
         ))));
-        assert!(!fits(Path::new("/work/a,b/run")));
-        assert!(!fits(Path::new("/work/a b/run")));
+        assert!(!fits(Path::new("/srv/a,b/run")));
+        assert!(!fits(Path::new("/srv/a b/run")));
     }
 
     #[test]
