@@ -96,9 +96,110 @@ impl Arguments {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+    use std::path::Path;
+
     use clap::CommandFactory as _;
 
     use super::*;
+
+    /// Wide enough for every line that is not wrapped by itself.
+    const COLUMNS: usize = 100;
+    const HELP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/help.txt");
+
+    /// The help of every command, in the order in which they stand.
+    fn help() -> String {
+        fn add(command: &clap::Command, path: &str, text: &mut String) {
+            let path = format!("{path}{}", command.get_name());
+            // What this environment holds is no part of the help.
+            let shown = command
+                .clone()
+                .mut_args(|argument| argument.hide_env_values(true));
+            let mut shown = shown.term_width(COLUMNS).bin_name(&path);
+            let shown = shown.render_long_help().to_string();
+            writeln!(text, "$ {path} --help").unwrap();
+            for line in shown.trim_end().lines() {
+                writeln!(text, "{}", line.trim_end()).unwrap();
+            }
+            text.push('\n');
+            for inner in command
+                .get_subcommands()
+                .filter(|inner| inner.get_name() != "help")
+            {
+                add(inner, &format!("{path} "), text);
+            }
+        }
+        let mut command = Arguments::command();
+        command.build();
+        let mut text = String::new();
+        add(&command, "", &mut text);
+        text
+    }
+
+    #[test]
+    fn h2_the_help_is_the_committed_file() {
+        let committed = std::fs::read_to_string(Path::new(HELP)).unwrap_or_default();
+        assert!(
+            committed == help(),
+            "the help has changed; look at the change after `cargo nextest run -p ledger-cli \
+             --run-ignored only writes_the_help`"
+        );
+    }
+
+    #[test]
+    #[ignore = "writes cli/help.txt, which the test above compares"]
+    fn writes_the_help() {
+        std::fs::write(HELP, help()).unwrap();
+    }
+
+    #[test]
+    fn h2_the_words_that_scripts_use_are_there() {
+        for line in [
+            "up --data d --nodes 3 --port 0 --json --postgres p --nats n",
+            "serve --postgres p --nats n",
+            "gateway --postgres p --authority a",
+            "sweeper --postgres p",
+            "agent --gateway g --state s --join-token t --gateway-ca f",
+            "migrate --postgres p",
+            "tenant create name --postgres p",
+            "token create --tenant tenant_01h455vb4pex5vsknk084sn02q --identity i --admin --postgres p",
+            "api commands.run a=1 b=2 --api u --token t",
+            "api commands.run --json - --api u --token t",
+            "watch --nats n --json --count 1 --for 3s --from 1",
+            "node list --tenant tenant_01h455vb4pex5vsknk084sn02q --json --api u --token t",
+            "audit replay --postgres p --json",
+            "--log-format json --log-level debug audit replay --postgres p",
+            "audit replay --postgres p --log-level debug",
+        ] {
+            let words = std::iter::once("command-ledger").chain(line.split(' '));
+            if let Err(error) = Arguments::try_parse_from(words) {
+                panic!("{line}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn h2_what_cannot_be_meant_is_a_usage_error() {
+        for line in [
+            "",
+            "nothing",
+            "up --nodes 0",
+            "up --nodes 501",
+            "up --port 65536",
+            "up extra",
+            "api --api u --token t",
+            "api commands.run a=1 --json f --api u --token t",
+            "watch --nats n --count 0",
+            "watch --nats n --for soon",
+            "watch --nats n --node cmd_01h455vb4pex5vsknk084sn02q",
+            "node get node_1 --tenant tenant_01h455vb4pex5vsknk084sn02q --api u --token t",
+            "token create --tenant tenant_01h455vb4pex5vsknk084sn02q --identity i --postgres p",
+            "serve --postgres p --listen 7070",
+        ] {
+            let words = std::iter::once("command-ledger").chain(line.split_terminator(' '));
+            assert!(Arguments::try_parse_from(words).is_err(), "{line}");
+        }
+    }
 
     #[test]
     fn h2_the_command_line_is_consistent() {

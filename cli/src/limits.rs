@@ -40,6 +40,8 @@ pub(crate) const STOP_WORKERS_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) const STOP_LEDGER_WITHIN: Duration = Duration::from_secs(5);
 /// Closing the connections to Postgres.
 pub(crate) const CLOSE_POOL_WITHIN: Duration = Duration::from_secs(2);
+/// Shortest validity of a node's certificate, in seconds.
+pub(crate) const CERTIFICATE_SECONDS_MIN: u32 = 60;
 /// Connections to Postgres of one process, unless set otherwise.
 pub(crate) const CONNECTIONS_DEFAULT: u32 = 16;
 /// Connections to Postgres of a command that asks one thing and ends.

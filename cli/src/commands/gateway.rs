@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use ledger_gateway::CertificateAuthority;
 
 use crate::exit::{Failure, Meaning};
 use crate::lifecycle::{Signals, endings};
-use crate::limits::CONNECTIONS_DEFAULT;
+use crate::limits::{CERTIFICATE_SECONDS_MIN, CONNECTIONS_DEFAULT};
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
 use crate::service::{Core, Service, host_name, listen, raise_open_files};
@@ -28,6 +29,10 @@ pub(crate) struct Options {
     /// Name of this gateway in the ledger, unique among the gateways [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
+    /// How long the certificates of nodes are valid. Daemons cannot renew theirs yet: a node whose
+    /// certificate has ended must be registered anew
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = crate::duration::parse)]
+    certificates_for: Duration,
     /// Connections to Postgres
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(4..=500))]
@@ -52,6 +57,9 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let listener = listen(options.listen).await?;
     let name = options.name.unwrap_or_else(host_name);
     let mut settings = ledger_gateway::Options::default();
+    // The longest time that can be written fits.
+    let seconds = u32::try_from(options.certificates_for.as_secs()).unwrap_or(u32::MAX);
+    settings.certificate_seconds = seconds.max(CERTIFICATE_SECONDS_MIN);
     settings.server_names.push(host_name());
     settings.server_names.extend(options.server_name);
 
