@@ -162,6 +162,14 @@ async fn run_command(
         // Else the macros of sqlx would check queries against the database, which is empty.
         command.env("SQLX_OFFLINE", "true");
     }
+    // Started by `cargo run`, this program has variables about its own package. Build scripts such
+    // as ring's look at them, so the cargo that is started here would build half the tree again.
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
+        }
+    }
     let mut child = command.spawn().map_err(|error| {
         (
             NO_COMMAND_CODE,
