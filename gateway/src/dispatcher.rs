@@ -46,15 +46,23 @@ pub(crate) enum Message {
         peer: Peer,
         session: u64,
     },
-    /// It is open, and its node was asked to stop these commands already.
+    /// It is open, and its node was sent again what is in flight.
     Opened {
-        cancelling: Vec<CommandId>,
         epoch: u64,
         node: NodeId,
+        replay: Vec<Replayed>,
         session: u64,
     },
     /// It has ended.
     Closed { node: NodeId, session: u64 },
+}
+
+/// A command that an opening session has sent again.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replayed {
+    pub(crate) command: CommandId,
+    /// The node was asked to stop it.
+    pub(crate) is_cancelled: bool,
 }
 
 type InProgress<T> = FuturesUnordered<Pin<Box<dyn Future<Output = T> + Send>>>;
@@ -76,6 +84,8 @@ pub(crate) struct Dispatcher {
     /// Nodes of which more must be read than the notices say.
     doubts: Wakes,
     checks: InProgress<Checked>,
+    /// Those that could not be read; the repair tries again.
+    unread: Vec<NodeId>,
 }
 
 impl Dispatcher {
@@ -93,6 +103,7 @@ impl Dispatcher {
             ready: VecDeque::new(),
             doubts: Wakes::default(),
             checks: FuturesUnordered::new(),
+            unread: Vec::new(),
         }
     }
 
@@ -136,14 +147,13 @@ impl Dispatcher {
                 self.roster.opening(handle, journal, peer, session);
             }
             Message::Opened {
-                cancelling,
                 epoch,
                 node,
+                replay,
                 session,
             } => {
                 let elapsed = self.started.elapsed();
-                self.roster
-                    .opened(node, session, epoch, &cancelling, elapsed);
+                self.roster.opened(node, session, epoch, replay, elapsed);
                 self.wakes.wake(node);
             }
             Message::Closed { node, session } => self.roster.closed(node, session),
@@ -165,16 +175,25 @@ impl Dispatcher {
 
     fn notice(&mut self, node: NodeId, notice: &Notice, cancelled: &mut Vec<NodeId>) {
         match notice.event_type {
-            // A command that returned waits itself, which the repair serves, but its credit is free.
-            "command.queued"
-            | "command.released"
-            | "command.returned"
-            | "node.generation-applied" => self.wakes.wake(node),
-            "command.settled" => {
+            "command.queued" | "command.released" | "node.generation-applied" => {
+                self.wakes.wake(node);
+            }
+            "command.returned" | "command.settled" => {
                 if let Some(command) = notice.command {
-                    self.roster.each(node, |entry| entry.cancels.ended(command));
+                    self.roster.each(node, |entry| entry.left(command));
                 }
                 self.wakes.wake(node);
+            }
+            "command.dispatched" => {
+                // By a commit that outlived its link, of which this gateway was never told.
+                if let Some(command) = notice.command
+                    && self
+                        .roster
+                        .open(node)
+                        .is_some_and(|entry| !entry.sent.contains(&command))
+                {
+                    self.doubts.wake(node);
+                }
             }
             "command.cancel-requested" => {
                 if let Some(command) = notice.command {
@@ -213,6 +232,9 @@ impl Dispatcher {
     }
 
     fn repair(&mut self) {
+        for node in std::mem::take(&mut self.unread) {
+            self.doubts.wake(node);
+        }
         for node in self.roster.nodes() {
             self.wakes.wake(node);
             self.send_cancels(node);
@@ -251,7 +273,7 @@ impl Dispatcher {
         }
         for node in nodes {
             let due = due_by_node.remove(&node).unwrap_or_default();
-            let Some(entry) = self.roster.open(node) else {
+            let Some(entry) = self.roster.open_mut(node) else {
                 self.wakes.done(node);
                 continue;
             };
@@ -262,6 +284,7 @@ impl Dispatcher {
                 continue;
             }
             due.sort_by_key(|command| command.queued.seq);
+            entry.sent.extend(due.iter().map(|command| command.id));
             let target = Target {
                 epoch: entry.epoch,
                 handle: entry.handle.clone(),
@@ -289,10 +312,25 @@ impl Dispatcher {
         let Round { target, dispatched } = round;
         self.dispatching = self.dispatching.saturating_sub(dispatched.len());
         for dispatched in dispatched {
-            match dispatched {
-                Dispatched::Sent(command) => target.handle.send(&command_frame(&command)),
-                Dispatched::Not => {}
-                Dispatched::Over(close) => target.handle.close(close),
+            let not_sent = match dispatched {
+                Dispatched::Sent(command) => {
+                    target.handle.send(&command_frame(&command));
+                    continue;
+                }
+                Dispatched::Not(command) => command,
+                Dispatched::Unknown(command) => {
+                    self.doubts.wake(target.node);
+                    command
+                }
+                Dispatched::Over(command, close) => {
+                    target.handle.close(close);
+                    command
+                }
+            };
+            if let Some(entry) = self.roster.open_mut(target.node)
+                && entry.epoch == target.epoch
+            {
+                entry.sent.remove(&not_sent);
             }
         }
         self.wakes.done(target.node);
@@ -317,23 +355,32 @@ impl Dispatcher {
     fn check(&mut self) {
         if self.checks.is_empty() && self.doubts.is_waiting() {
             let nodes = self.doubts.take(limits::NODES_PER_CHECK_MAX);
+            for node in &nodes {
+                self.roster.each(*node, Entry::begin_check);
+            }
             self.checks
                 .push(Box::pin(check::check(self.ledger.clone(), nodes)));
         }
     }
 
+    /// Makes up for what a check has found.
     fn learn(&mut self, checked: Checked) {
-        let Checked { nodes, read } = checked;
-        for node in nodes {
-            self.doubts.done(node);
-        }
-        for (node, cancelling) in read {
+        let Checked {
+            read,
+            nodes,
+            unread,
+        } = checked;
+        for (node, in_flight) in read {
             self.roster.compare(&node);
-            for command in cancelling {
-                self.roster
-                    .each(node.id, |entry| entry.cancels.request(command));
+            if let Some(entry) = self.roster.open_mut(node.id) {
+                entry.make_up(&in_flight);
             }
             self.send_cancels(node.id);
         }
+        for node in nodes {
+            self.roster.each(node, Entry::end_check);
+            self.doubts.done(node);
+        }
+        self.unread.extend(unread);
     }
 }

@@ -51,8 +51,6 @@ pub const DISPATCHES_MAX: usize = 1_024;
 pub const REPAIR_EVERY: Duration = Duration::from_secs(1);
 /// Nodes of one comparison of sessions with the ledger.
 pub const NODES_PER_CHECK_MAX: usize = 64;
-/// Time between two reads of a command whose dispatch has an unknown outcome.
-pub const DOUBT_EVERY: Duration = Duration::from_secs(1);
 /// Messages from sessions that wait for the dispatcher.
 pub const DISPATCHER_QUEUE_MAX: usize = 1024;
 /// Pause after the listener could not accept a connection.

@@ -162,17 +162,14 @@ impl Driver<'_> {
         };
         self.epoch = opened.node.epoch;
         info!(%node, epoch = self.epoch, replayed = opened.replay.len(), "session opened");
-        let is_cancelled =
-            |command: &&ledger_protocol::command::Command| command.cancel_requested_at.is_some();
+        let replayed = |command: &ledger_protocol::command::Command| dispatcher::Replayed {
+            command: command.id,
+            is_cancelled: command.cancel_requested_at.is_some(),
+        };
         let told = dispatcher::Message::Opened {
-            cancelling: opened
-                .replay
-                .iter()
-                .filter(is_cancelled)
-                .map(|c| c.id)
-                .collect(),
             epoch: self.epoch,
             node,
+            replay: opened.replay.iter().map(replayed).collect(),
             session,
         };
         self.tell(told).await;

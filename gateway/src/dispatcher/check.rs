@@ -1,45 +1,55 @@
 //! What the notices leave open, read from the ledger: whether a newer session of a node is open
-//! elsewhere, and which commands it was asked to stop.
+//! elsewhere, which of its commands it was asked to stop, and which were dispatched to it without
+//! anybody having been told.
 
 use ledger::Ledger;
 use ledger_projections::{Error, commands, nodes};
-use ledger_protocol::id::{CommandId, NodeId};
+use ledger_protocol::command::Command;
+use ledger_protocol::id::NodeId;
 use ledger_protocol::node::Node;
 use tracing::warn;
 
 /// What was read.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// The nodes in doubt.
+    /// The nodes that were read, with their commands in flight in `seq` order.
+    pub(super) read: Vec<(Node, Vec<Command>)>,
+    /// All nodes that were to be read.
     pub(super) nodes: Vec<NodeId>,
-    /// Those that could be read, with the commands in flight that were asked to stop.
-    pub(super) read: Vec<(Node, Vec<CommandId>)>,
+    /// Those that could not be read.
+    pub(super) unread: Vec<NodeId>,
 }
 
 /// Reads the nodes, one after the other over one connection.
 pub(super) async fn check(ledger: Ledger, nodes: Vec<NodeId>) -> Checked {
     let mut read = Vec::new();
-    if let Err(error) = read_into(&ledger, &nodes, &mut read).await {
-        // A session that is not the newest finds out with its next append.
+    let mut unread = nodes.clone();
+    if let Err(error) = read_into(&ledger, &mut unread, &mut read).await {
         let error = &error as &dyn std::error::Error;
-        warn!(error, "sessions could not be compared with the ledger");
+        warn!(
+            error,
+            "sessions could not be compared with the ledger; it is tried again"
+        );
     }
-    Checked { nodes, read }
+    Checked {
+        read,
+        nodes,
+        unread,
+    }
 }
 
 async fn read_into(
     ledger: &Ledger,
-    ids: &[NodeId],
-    read: &mut Vec<(Node, Vec<CommandId>)>,
+    unread: &mut Vec<NodeId>,
+    read: &mut Vec<(Node, Vec<Command>)>,
 ) -> Result<(), Error> {
     let mut conn = ledger.pool().acquire().await?;
-    for id in ids {
-        let Some(node) = nodes::get(&mut conn, *id).await? else {
-            continue;
-        };
-        let in_flight = commands::in_flight(&mut conn, *id).await?;
-        let cancelled = in_flight.iter().filter(|c| c.cancel_requested_at.is_some());
-        read.push((node, cancelled.map(|command| command.id).collect()));
+    while let Some(id) = unread.last() {
+        if let Some(node) = nodes::get(&mut conn, *id).await? {
+            let in_flight = commands::in_flight(&mut conn, *id).await?;
+            read.push((node, in_flight));
+        }
+        unread.pop();
     }
     Ok(())
 }

@@ -2,15 +2,14 @@
 
 use futures_util::future::join_all;
 use ledger::Ledger;
-use ledger_projections::{Error, commands};
-use ledger_protocol::command::{Command, State, StateName};
+use ledger_projections::commands;
+use ledger_protocol::command::{Command, StateName};
 use ledger_protocol::event::Actor;
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::refusal::Refusal;
 use ledger_protocol::session::Close;
 use tracing::{debug, warn};
 
-use crate::limits;
 use crate::session::Handle;
 
 /// What a look has found.
@@ -59,9 +58,11 @@ pub(super) enum Dispatched {
     /// It is the session's now.
     Sent(Box<Command>),
     /// It stays where it is.
-    Not,
+    Not(CommandId),
+    /// It may be the session's without anybody having been told: the ledger must be asked.
+    Unknown(CommandId),
     /// The session cannot have it, nor any other.
-    Over(Close),
+    Over(CommandId, Close),
 }
 
 /// Dispatches the node's commands, all at once: each reaches the append's queue in the order
@@ -84,59 +85,30 @@ async fn dispatch_one(
     command: CommandId,
 ) -> Dispatched {
     let Target { node, epoch, .. } = target;
-    match ledger.dispatch(actor, *node, command, *epoch).await {
-        Ok(command) => Dispatched::Sent(Box::new(command)),
-        Err(ledger::Error::Refused(Refusal::StaleEpoch { .. })) => {
-            Dispatched::Over(Close::superseded())
+    let refusal = match ledger.dispatch(actor, *node, command, *epoch).await {
+        Ok(command) => return Dispatched::Sent(Box::new(command)),
+        Err(ledger::Error::Refused(refusal)) => refusal,
+        Err(error @ (ledger::Error::Overloaded | ledger::Error::Closed)) => {
+            debug!(%node, %command, %error, "a command waits for the ledger");
+            return Dispatched::Not(command);
         }
-        Err(ledger::Error::Refused(Refusal::NodeDeleted(_))) => {
-            Dispatched::Over(Close::node_deleted())
-        }
-        // Either the link to the database died before the answer, this time or the last: then the
-        // command may be ours without ever having been sent.
-        Err(
-            ledger::Error::OutcomeUnknown
-            | ledger::Error::Refused(Refusal::NotPending {
-                state: StateName::Dispatched,
-            }),
-        ) => resolve(ledger, target, command).await,
-        Err(ledger::Error::Refused(refusal)) => {
-            debug!(%node, %command, %refusal, "a dispatch was refused");
-            Dispatched::Not
-        }
+        // Whatever the error, the link to the database may have died behind the commit.
         Err(error) => {
             let error = &error as &dyn std::error::Error;
-            warn!(%node, %command, error, "a command could not be dispatched; it is tried again");
-            Dispatched::Not
+            warn!(%node, %command, error, "the outcome of a dispatch is not known");
+            return Dispatched::Unknown(command);
+        }
+    };
+    match refusal {
+        Refusal::StaleEpoch { .. } => Dispatched::Over(command, Close::superseded()),
+        Refusal::NodeDeleted(_) => Dispatched::Over(command, Close::node_deleted()),
+        // By a dispatch of ours whose outcome was not known.
+        Refusal::NotPending {
+            state: StateName::Dispatched,
+        } => Dispatched::Unknown(command),
+        refusal => {
+            debug!(%node, %command, %refusal, "a dispatch was refused");
+            Dispatched::Not(command)
         }
     }
-}
-
-/// Reads what became of a dispatch whose outcome is unknown, for as long as the session lasts.
-/// Meanwhile nothing else is dispatched to the node.
-async fn resolve(ledger: &Ledger, target: &Target, id: CommandId) -> Dispatched {
-    while !target.handle.is_over() {
-        let read: Result<_, Error> = async {
-            let mut conn = ledger.pool().acquire().await?;
-            commands::get(&mut conn, id).await
-        }
-        .await;
-        match read {
-            Ok(Some(command))
-                if command.state
-                    == (State::Dispatched {
-                        epoch: target.epoch,
-                    }) =>
-            {
-                return Dispatched::Sent(Box::new(command));
-            }
-            Ok(_) => return Dispatched::Not,
-            Err(error) => {
-                warn!(command = %id, error = &error as &dyn std::error::Error,
-                    "the outcome of a dispatch could not be read");
-                tokio::time::sleep(limits::DOUBT_EVERY).await;
-            }
-        }
-    }
-    Dispatched::Not
 }

@@ -1,13 +1,15 @@
 //! The sessions that are here: of each node the open one, and those that are about to open.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use ledger_protocol::command::{Command, State};
 use ledger_protocol::id::{CommandId, JournalId, NodeId};
 use ledger_protocol::node::Node;
-use ledger_protocol::session::{Cancels, Close, Peer};
+use ledger_protocol::session::{Cancels, Close, Peer, command_frame};
 use tracing::{info, warn};
 
+use super::Replayed;
 use crate::session::Handle;
 
 /// A session that is here.
@@ -19,9 +21,14 @@ pub(super) struct Entry {
     pub(super) epoch: u64,
     pub(super) handle: Handle,
     journal: JournalId,
+    /// The commands that have left flight since a check began; nothing while none is under way.
+    left: Option<HashSet<CommandId>>,
     /// How often the ledger told of a session of this node since this one was about to open.
     openings: u32,
     pub(super) peer: Peer,
+    /// The commands in flight that the node was sent in this session, or is about to be. A hint
+    /// only, for finding those that it was not: credits are counted from the ledger.
+    pub(super) sent: HashSet<CommandId>,
     session: u64,
 }
 
@@ -29,6 +36,46 @@ impl Entry {
     /// The word of its own opening may have been missed, so that the next is looked into.
     pub(super) fn doubt_openings(&mut self) {
         self.openings = self.openings.max(1);
+    }
+}
+
+impl Entry {
+    /// The command is in flight no more.
+    pub(super) fn left(&mut self, command: CommandId) {
+        self.cancels.ended(command);
+        self.sent.remove(&command);
+        if let Some(left) = &mut self.left {
+            left.insert(command);
+        }
+    }
+
+    /// A check reads what is in flight. What opens only now has sent all of it.
+    pub(super) fn begin_check(&mut self) {
+        self.left = (self.epoch > 0).then(HashSet::new);
+    }
+
+    /// The check is over.
+    pub(super) fn end_check(&mut self) {
+        self.left = None;
+    }
+
+    /// Sends what the check found in flight to this session and was never sent in it: its dispatch
+    /// was committed, but the link died before anybody was told. A command that has left flight
+    /// since the reading is not sent; its node may have forgotten it, and would run it again.
+    pub(super) fn make_up(&mut self, in_flight: &[Command]) {
+        let Some(left) = &self.left else { return };
+        for command in in_flight
+            .iter()
+            .filter(|command| !left.contains(&command.id))
+        {
+            let is_ours = command.state == (State::Dispatched { epoch: self.epoch });
+            if is_ours && self.sent.insert(command.id) {
+                self.handle.send(&command_frame(command));
+            }
+            if command.cancel_requested_at.is_some() {
+                self.cancels.request(command.id);
+            }
+        }
     }
 }
 
@@ -46,8 +93,10 @@ impl Roster {
             epoch: 0,
             handle,
             journal,
+            left: None,
             openings: 0,
             peer,
+            sent: HashSet::new(),
             session,
         };
         self.entries
@@ -62,7 +111,7 @@ impl Roster {
         node: NodeId,
         session: u64,
         epoch: u64,
-        cancelling: &[CommandId],
+        replay: Vec<Replayed>,
         elapsed: Duration,
     ) {
         let Some(entries) = self.entries.get_mut(&node) else {
@@ -72,9 +121,15 @@ impl Roster {
             return;
         };
         entry.epoch = epoch;
-        for command in cancelling {
-            // They were sent with the replay.
-            entry.cancels.sent(*command, elapsed);
+        for Replayed {
+            command,
+            is_cancelled,
+        } in replay
+        {
+            entry.sent.insert(command);
+            if is_cancelled {
+                entry.cancels.sent(command, elapsed);
+            }
         }
         let Some(newest) = entries.iter().max_by_key(|entry| entry.epoch) else {
             return;

@@ -74,11 +74,6 @@ impl Handle {
     pub(super) async fn spec_change(&self) {
         self.spec.notified().await;
     }
-
-    /// Whether the session has ended.
-    pub(crate) fn is_over(&self) -> bool {
-        self.frames.is_closed()
-    }
 }
 
 /// The bytes of a frame.

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use ledger_protocol::frame::{
@@ -23,6 +24,9 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message};
 
 use super::world::{WITHIN, World};
+
+/// After how long a daemon says again what was not acknowledged.
+const SOON: Duration = Duration::from_millis(200);
 
 /// A node's certificate and key, PEM.
 #[derive(Debug, Clone)]
@@ -205,6 +209,11 @@ impl Daemon {
                 Some(Err(error)) => return Err((0, error.to_string())),
             }
         }
+    }
+
+    /// A frame, if one comes soon.
+    pub(super) async fn receive_soon(&mut self) -> Option<Frame> {
+        timeout(SOON, self.receive()).await.ok()
     }
 
     pub(super) async fn receive(&mut self) -> Frame {

@@ -4,5 +4,6 @@ mod daemon;
 mod dispatching;
 mod frames;
 mod joining;
+mod outages;
 mod sessions;
 mod world;
