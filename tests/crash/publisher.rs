@@ -97,7 +97,11 @@ async fn l9_a_publisher_killed_50_times_while_5000_commands_settle_misses_and_in
         }
         // Not a wait for anything: the moment of the kill is what is random. Every other time it
         // comes so soon that hardly a machine has published everything by then.
-        let life = if random.random_bool(0.5) { LIFE_MICROS } else { LIFE_MICROS / 50 };
+        let life = if random.random_bool(0.5) {
+            LIFE_MICROS
+        } else {
+            LIFE_MICROS / 50
+        };
         sleep(Duration::from_micros(random.random_range(0..life))).await;
         service.process.kill().await;
         let (stored, committed) = (last_sequence(&client).await, head(&pool).await);
