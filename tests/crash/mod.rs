@@ -1,5 +1,1 @@
-//! What must hold while something dies.
-
-mod parts;
 mod publisher;
-mod sweeper;
