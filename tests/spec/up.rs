@@ -1,5 +1,7 @@
 //! The whole of it through `command-ledger up --json`, as a stranger uses it (SPEC section 12).
 
+use std::time::Duration;
+
 use futures_util::StreamExt as _;
 use ledger_tests::http::Caller;
 use ledger_tests::nats::{self, Message, assert_whole};
@@ -290,12 +292,14 @@ async fn h1_a_signal_before_it_is_ready_leaves_nothing_behind() {
     .await;
     process.signal(Signal::INT);
     process.ended().await;
-    // `initdb` ends with its owner, and what it had started itself a moment later.
+    // `initdb` ends with its owner, and what it had started itself a moment later; section 12 gives
+    // all of it 10 s.
     let name = folder.path().to_str().unwrap();
-    until("nothing is left behind", async || {
+    let gone = until("nothing is left behind", async || {
         tree::left(&started).is_empty() && tree::naming(name).is_empty()
-    })
-    .await;
+    });
+    let gone = tokio::time::timeout(Duration::from_secs(10), gone).await;
+    assert!(gone.is_ok(), "left behind: {:#?}", tree::naming(name));
     let up = Up::start(folder.path()).await;
     assert!(up.stop().await.success());
 }
