@@ -112,7 +112,7 @@ async fn l9_a_publisher_killed_50_times_while_5000_commands_settle_misses_and_in
         in_the_middle += usize::from(before < stored && stored < committed);
     }
     assert!(
-        in_the_middle > 0,
+        in_the_middle > KILLS / 10,
         "only {in_the_middle} died while they published"
     );
     until("every share was taken", async || {
