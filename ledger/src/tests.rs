@@ -866,3 +866,41 @@ async fn k1_a_payload_that_does_not_fit_its_kind_is_named(pool: PgPool) {
     }
     assert_eq!(ground.head().await, before);
 }
+
+/// Runs `body` when a transaction that took a key commits.
+async fn at_commit(pool: &PgPool, body: &str) {
+    let sql = format!(
+        "CREATE FUNCTION at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN {body} RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON command_keys
+             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION at_commit()"
+    );
+    pool.execute(sqlx::AssertSqlSafe(sql)).await.unwrap();
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l10_a_backend_that_is_ended_during_the_commit_leaves_the_outcome_unknown(pool: PgPool) {
+    let ground = Ground::on(start(&pool, |_| {})).await;
+    at_commit(&pool, "PERFORM pg_terminate_backend(pg_backend_pid());").await;
+    let run = || ground.run("diag.nvml", "api:1");
+    let unknown = ground.ledger.enqueue(&ground.actor, run()).await;
+    assert!(matches!(unknown, Err(Error::OutcomeUnknown)), "{unknown:?}");
+
+    // The same key tells what happened.
+    pool.execute("DROP TRIGGER at_commit ON command_keys")
+        .await
+        .unwrap();
+    let again = ground.ledger.enqueue(&ground.actor, run()).await.unwrap();
+    assert_eq!(again.command.queued.seq, 1);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l10_a_commit_that_the_database_refuses_has_not_happened(pool: PgPool) {
+    let ground = Ground::on(start(&pool, |_| {})).await;
+    at_commit(&pool, "RAISE EXCEPTION 'refused';").await;
+    let before = ground.head().await;
+    let run = ground.run("diag.nvml", "api:1");
+    let refused = ground.ledger.enqueue(&ground.actor, run).await;
+    assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
+    assert_eq!(ground.head().await, before);
+}

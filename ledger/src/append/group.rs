@@ -68,13 +68,20 @@ async fn append_once(inner: &Inner, items: &[Item]) -> Result<Appended, Error> {
     Ok(appended)
 }
 
-/// Commits. When the server itself says no, nothing happened; when the link dies, nobody knows.
+/// Class of SQLSTATE by which a server says that it ends the connection, not that it refuses.
+const OPERATOR_INTERVENTION: &str = "57";
+
+/// Commits. When the server itself refuses, nothing happened; when the link dies or the server
+/// ends it, which may be after the commit took effect, nobody knows (SPEC L10).
 pub(crate) async fn commit(
     transaction: sqlx::Transaction<'_, sqlx::Postgres>,
 ) -> Result<(), Error> {
-    transaction.commit().await.map_err(|error| match error {
-        sqlx::Error::Database(_) => Error::from(error),
-        _ => Error::OutcomeUnknown,
+    transaction.commit().await.map_err(|error| {
+        let code = error.as_database_error().map(|refusal| refusal.code());
+        match code {
+            Some(Some(code)) if !code.starts_with(OPERATOR_INTERVENTION) => Error::from(error),
+            Some(_) | None => Error::OutcomeUnknown,
+        }
     })
 }
 
