@@ -77,10 +77,14 @@ pub(crate) async fn commit(
     transaction: sqlx::Transaction<'_, sqlx::Postgres>,
 ) -> Result<(), Error> {
     transaction.commit().await.map_err(|error| {
-        let code = error.as_database_error().map(|refusal| refusal.code());
-        match code {
-            Some(Some(code)) if !code.starts_with(OPERATOR_INTERVENTION) => Error::from(error),
-            Some(_) | None => Error::OutcomeUnknown,
+        let refused = error
+            .as_database_error()
+            .and_then(sqlx::error::DatabaseError::code)
+            .is_some_and(|code| !code.starts_with(OPERATOR_INTERVENTION));
+        if refused {
+            Error::from(error)
+        } else {
+            Error::OutcomeUnknown
         }
     })
 }
