@@ -1,1 +1,5 @@
+//! What must hold while something dies.
+
+mod parts;
 mod publisher;
+mod sweeper;

@@ -29,17 +29,8 @@ const SEED: u64 = 9;
 /// Copies that the subscriber may leave unread.
 const COPIES_MAX: usize = 1_000_000;
 
-/// A lease outlives its holder by some seconds, which the test does not wait for: what a dead
-/// publisher held is over at once.
-async fn end_lease(pool: &PgPool) {
-    sqlx::query("UPDATE leases SET expires_at = '-infinity' WHERE name = 'publisher'")
-        .execute(pool)
-        .await
-        .unwrap();
-}
-
 async fn publisher(pool: &PgPool, url: &Url, nats: &str) -> Service {
-    end_lease(pool).await;
+    nats::end_lease(pool).await;
     serve(url, Some(nats)).await
 }
 

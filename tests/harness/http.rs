@@ -107,14 +107,19 @@ impl Caller {
     }
 
     /// Calls a method such as `commands.run`; `tenantId` is added.
-    pub async fn call(&self, method: &str, mut input: Value) -> Answer {
+    pub async fn call(&self, method: &str, input: Value) -> Answer {
+        self.attempt(method, input).await.unwrap()
+    }
+
+    /// The same, of an API that may die meanwhile.
+    pub async fn attempt(&self, method: &str, mut input: Value) -> reqwest::Result<Answer> {
         input["tenantId"] = json!(self.tenant);
         let url = format!("{}/api/compute/{}", self.api, method.replace('.', "/"));
         let request = self.client.post(url).bearer_auth(&self.token).json(&input);
-        let response = in_time(method, request.send()).await.unwrap();
+        let response = in_time(method, request.send()).await?;
         let status = response.status().as_u16();
-        let body = in_time(method, response.json()).await.unwrap();
-        Answer { status, body }
+        let body = in_time(method, response.json()).await?;
+        Ok(Answer { status, body })
     }
 
     /// The bytes of a request, head and body.

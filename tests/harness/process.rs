@@ -113,6 +113,18 @@ impl Process {
         self.ended().await;
     }
 
+    /// Runs it to its end, which must be a good one; what it has written to stdout.
+    pub async fn output(arguments: &[&str]) -> String {
+        let mut process = Self::start(arguments);
+        let status = process.ended().await;
+        assert!(
+            status.success(),
+            "{arguments:?}: {status}: {}",
+            process.tail()
+        );
+        process.stdout()
+    }
+
     /// Waits until it ends.
     pub async fn ended(&mut self) -> ExitStatus {
         in_time("the process ends", self.child.wait())

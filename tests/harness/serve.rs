@@ -14,6 +14,8 @@ pub struct Service {
     pub process: Process,
     /// Where it listens.
     pub address: SocketAddr,
+    arguments: Vec<String>,
+    ready: &'static str,
 }
 
 /// `command-ledger serve`: an API, and a publisher when there is a NATS.
@@ -31,10 +33,30 @@ pub async fn gateway(postgres: &Url, authority: &str) -> Service {
     start("gateway", postgres, &more, "gateway serves nodes").await
 }
 
-async fn start(command: &str, postgres: &Url, more: &[&str], ready: &str) -> Service {
-    let mut arguments = vec!["--log-format", "json", command, "--listen", "127.0.0.1:0"];
-    arguments.extend(["--postgres", postgres.as_str()]);
+async fn start(command: &str, postgres: &Url, more: &[&str], ready: &'static str) -> Service {
+    let mut arguments = vec![
+        "--log-format",
+        "json",
+        command,
+        "--postgres",
+        postgres.as_str(),
+    ];
     arguments.extend(more);
+    let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (process, address) = launch(&arguments, any, ready).await;
+    Service {
+        process,
+        address,
+        arguments,
+        ready,
+    }
+}
+
+async fn launch(arguments: &[String], at: SocketAddr, ready: &str) -> (Process, SocketAddr) {
+    let at = at.to_string();
+    let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    arguments.extend(["--listen", &at]);
     let mut process = Process::start(&arguments);
     // The address stands nowhere but in the log, for port 0 is any port.
     let address = |line: &str| {
@@ -45,5 +67,13 @@ async fn start(command: &str, postgres: &Url, more: &[&str], ready: &str) -> Ser
         text.parse().ok()
     };
     let address = process.line(ready, Process::stderr, address).await;
-    Service { process, address }
+    (process, address)
+}
+
+impl Service {
+    /// Dies as `kill -9` does, and starts again on the same address.
+    pub async fn crash(&mut self) {
+        self.process.kill().await;
+        (self.process, _) = launch(&self.arguments, self.address, self.ready).await;
+    }
 }

@@ -6,6 +6,7 @@ mod callers_transaction;
 mod hang_ups;
 mod link_cut;
 mod one_end;
+mod replicas;
 mod retries;
 mod tail;
 mod up;

@@ -1,12 +1,12 @@
 //! Tailing the log by position while everybody writes (SPEC L5).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ledger_projections::log;
 use ledger_protocol::event::Event;
-use ledger_protocol::id::NodeId;
+use ledger_protocol::id::{CommandId, NodeId};
 use ledger_tests::database;
 use ledger_tests::ground::{Ground, events, head};
 use ledger_tests::wait::in_time;
@@ -49,7 +49,9 @@ async fn l5_who_tails_by_position_during_concurrent_appends_never_sees_a_gap(poo
         let random = StdRng::seed_from_u64(SEED + writer);
         writers.spawn(write(ground, nodes.clone(), writer, random));
     }
-    in_time("everybody has written", writers.join_all()).await;
+    let given_up = in_time("everybody has written", writers.join_all())
+        .await
+        .concat();
     written.store(true, Ordering::SeqCst);
     let head = head(&pool).await;
     assert!(head > WRITERS * u64::from(ROUNDS), "{head}");
@@ -57,17 +59,28 @@ async fn l5_who_tails_by_position_during_concurrent_appends_never_sees_a_gap(poo
         assert_eq!(seen, head);
     }
 
+    assert!(!given_up.is_empty());
+    let given_up: BTreeSet<CommandId> = given_up.into_iter().collect();
     // The versions of each stream stand in order, too, without a gap.
     let mut versions: BTreeMap<_, u64> = BTreeMap::new();
     for event in events(&pool).await {
         let last = versions.entry(event.stream).or_default();
         assert_eq!(event.version, *last + 1, "{}", event.stream);
+        let exists = event.command_id().is_some_and(|id| given_up.contains(&id));
+        assert!(!exists, "{event:?} was rolled back");
         *last = event.version;
     }
 }
 
-/// Writes by every way there is, and gives some transactions up.
-async fn write(ground: Ground, nodes: Vec<NodeId>, writer: u64, mut random: StdRng) {
+/// Writes by every way there is, and gives some transactions up: the commands that they would have
+/// made.
+async fn write(
+    ground: Ground,
+    nodes: Vec<NodeId>,
+    writer: u64,
+    mut random: StdRng,
+) -> Vec<CommandId> {
+    let mut given_up = Vec::new();
     let (ledger, actor, tenant) = (&ground.ledger, &ground.actor, ground.tenant);
     for round in 0..ROUNDS {
         let node = nodes[random.random_range(0..nodes.len())];
@@ -88,10 +101,12 @@ async fn write(ground: Ground, nodes: Vec<NodeId>, writer: u64, mut random: StdR
         transaction.cancel(actor, tenant, other, second).unwrap();
         if random.random_bool(0.3) {
             drop(transaction);
+            given_up.extend([id, second]);
         } else {
             transaction.commit().await.unwrap();
         }
     }
+    given_up
 }
 
 /// Reads what comes after the last position, again and again; the last position at the end.
