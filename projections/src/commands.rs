@@ -146,40 +146,48 @@ pub async fn due(
     decode_all("commands_live", rows)
 }
 
-/// The commands that have these keys on these nodes, as (node, key, command).
-pub async fn by_keys(
+/// What an enqueue asks for: a node, a key that must be free there, the lane that it will wait in.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    /// The node.
+    pub node: NodeId,
+    /// The idempotency key.
+    pub key: &'a str,
+    /// The lane.
+    pub lane: Lane,
+}
+
+/// What stands in the way of an enqueue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, sqlx::FromRow)]
+pub struct Found {
+    /// The command that has the key.
+    pub command: Option<Uuid>,
+    /// Lowest `seq` that waits in the lane: with it, "at most so many wait" is known without
+    /// counting them.
+    pub oldest_pending_seq: Option<i64>,
+}
+
+/// What stands in the way of each of these, in their order. Asked after the nodes were locked.
+pub async fn before_enqueue(
     conn: &mut PgConnection,
-    nodes: &[Uuid],
-    keys: &[&str],
-) -> Result<Vec<(Uuid, String, Uuid)>, Error> {
+    asked: &[Asked<'_>],
+) -> Result<Vec<Found>, Error> {
+    let nodes: Vec<Uuid> = asked.iter().map(|asked| asked.node.uuid()).collect();
+    let keys: Vec<&str> = asked.iter().map(|asked| asked.key).collect();
+    let lanes: Vec<&str> = asked.iter().map(|asked| asked.lane.as_str()).collect();
     let rows = sqlx::query_as(
-        "SELECT k.node, k.key, k.command FROM command_keys AS k
-         JOIN unnest($1::uuid[], $2::text[]) AS asked (node, key)
-           ON k.node = asked.node AND k.key = asked.key",
+        "SELECT k.command, oldest.seq AS oldest_pending_seq
+         FROM unnest($1::uuid[], $2::text[], $3::text[])
+             WITH ORDINALITY AS asked (node, key, lane, place)
+         LEFT JOIN command_keys AS k ON k.node = asked.node AND k.key = asked.key
+         LEFT JOIN LATERAL (
+             SELECT seq FROM commands_live AS c
+             WHERE c.node = asked.node AND c.lane = asked.lane AND NOT c.in_flight
+             ORDER BY seq LIMIT 1) AS oldest ON true
+         ORDER BY asked.place",
     )
     .bind(nodes)
     .bind(keys)
-    .fetch_all(conn)
-    .await?;
-    Ok(rows)
-}
-
-/// Lowest `seq` that waits in each of these lanes of nodes, where one does: with it, "at most so
-/// many wait" is known without counting them.
-pub async fn oldest_pending(
-    conn: &mut PgConnection,
-    nodes: &[Uuid],
-    lanes: &[&str],
-) -> Result<Vec<(Uuid, String, i64)>, Error> {
-    let rows = sqlx::query_as(
-        "SELECT asked.node, asked.lane, oldest.seq
-         FROM unnest($1::uuid[], $2::text[]) AS asked (node, lane)
-         CROSS JOIN LATERAL (
-             SELECT seq FROM commands_live AS c
-             WHERE c.node = asked.node AND c.lane = asked.lane AND NOT c.in_flight
-             ORDER BY seq LIMIT 1) AS oldest",
-    )
-    .bind(nodes)
     .bind(lanes)
     .fetch_all(conn)
     .await?;

@@ -2,6 +2,7 @@
 
 use ledger_protocol::id::{CommandId, NodeId};
 use sqlx::PgConnection;
+use uuid::Uuid;
 
 use crate::Error;
 use crate::rows::{CommandRow, LiveRow, NodeRow, SettledRow, bigint};
@@ -47,17 +48,14 @@ impl Changes {
         }
     }
 
-    /// Writes everything, one statement per table and kind of change.
+    /// Writes everything. What every command does, being queued and moving on, takes one
+    /// statement each, because an append waits for the database with its nodes locked.
     pub async fn write(self, conn: &mut PgConnection) -> Result<(), Error> {
         insert_nodes(conn, self.nodes_new).await?;
         update_nodes(conn, self.nodes_changed).await?;
-        update_seqs(conn, self.nodes_seq).await?;
         upsert_specs(conn, self.specs).await?;
-        insert_keys(conn, self.keys).await?;
-        insert_live(conn, self.live_new).await?;
-        update_live(conn, self.live_changed).await?;
-        delete_live(conn, self.live_ended).await?;
-        insert_settled(conn, self.settled_new).await?;
+        queue(conn, self.nodes_seq, self.keys, self.live_new).await?;
+        advance(conn, self.live_changed, self.live_ended, self.settled_new).await?;
         update_settled(conn, self.settled_changed).await
     }
 }
@@ -75,9 +73,8 @@ pub enum Before {
 
 /// Columns of rows, as the parallel arrays that `unnest` takes.
 macro_rules! columns {
-    ($rows:expr, $query:expr, $($field:ident),+) => {{
-        let rows = $rows;
-        let query = sqlx::query($query);
+    ($query:expr, $rows:expr, $($field:ident),+) => {{
+        let (query, rows) = ($query, $rows);
         $(let query = query.bind(rows.iter().map(|row| row.$field.clone()).collect::<Vec<_>>());)+
         query
     }};
@@ -123,21 +120,6 @@ async fn update_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(),
     Ok(())
 }
 
-async fn update_seqs(conn: &mut PgConnection, rows: Vec<(NodeId, u64)>) -> Result<(), Error> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    sqlx::query(
-        "UPDATE nodes SET seq = new.seq FROM unnest($1::uuid[], $2::bigint[]) AS new (id, seq)
-         WHERE nodes.id = new.id",
-    )
-    .bind(rows.iter().map(|(node, _)| node.uuid()).collect::<Vec<_>>())
-    .bind(rows.iter().map(|(_, seq)| bigint(*seq)).collect::<Vec<_>>())
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
 async fn upsert_specs(
     conn: &mut PgConnection,
     rows: Vec<(NodeId, u64, Vec<u8>)>,
@@ -157,48 +139,45 @@ async fn upsert_specs(
     Ok(())
 }
 
-async fn insert_keys(
+/// New commands: the nodes' newest `seq`, the keys, the live rows.
+async fn queue(
     conn: &mut PgConnection,
-    rows: Vec<(NodeId, String, CommandId)>,
+    seqs: Vec<(NodeId, u64)>,
+    keys: Vec<(NodeId, String, CommandId)>,
+    live: Vec<LiveRow>,
 ) -> Result<(), Error> {
-    if rows.is_empty() {
+    if seqs.is_empty() && keys.is_empty() && live.is_empty() {
         return Ok(());
     }
-    sqlx::query(
-        "INSERT INTO command_keys (node, key, command)
-         SELECT * FROM unnest($1::uuid[], $2::text[], $3::uuid[])",
-    )
-    .bind(
-        rows.iter()
-            .map(|(node, _, _)| node.uuid())
-            .collect::<Vec<_>>(),
-    )
-    .bind(
-        rows.iter()
-            .map(|(_, key, _)| key.as_str())
-            .collect::<Vec<_>>(),
-    )
-    .bind(
-        rows.iter()
-            .map(|(_, _, command)| command.uuid())
-            .collect::<Vec<_>>(),
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-async fn insert_live(conn: &mut PgConnection, rows: Vec<LiveRow>) -> Result<(), Error> {
-    if rows.is_empty() {
-        return Ok(());
+    let (seq_nodes, seqs): (Vec<Uuid>, Vec<i64>) = seqs
+        .into_iter()
+        .map(|(node, seq)| (node.uuid(), bigint(seq)))
+        .unzip();
+    let mut key_nodes = Vec::with_capacity(keys.len());
+    let mut key_texts = Vec::with_capacity(keys.len());
+    let mut key_commands = Vec::with_capacity(keys.len());
+    for (node, key, command) in keys {
+        key_nodes.push(node.uuid());
+        key_texts.push(key);
+        key_commands.push(command.uuid());
     }
-    columns!(
-        &rows,
-        "INSERT INTO commands_live
+    let query = columns!(
+        sqlx::query(
+            "WITH numbered AS (
+             UPDATE nodes SET seq = new.seq
+             FROM unnest($12::uuid[], $13::bigint[]) AS new (id, seq)
+             WHERE nodes.id = new.id
+         ), keyed AS (
+             INSERT INTO command_keys (node, key, command)
+             SELECT * FROM unnest($14::uuid[], $15::text[], $16::uuid[])
+         )
+         INSERT INTO commands_live
              (id, node, seq, lane, kind, state, in_flight, due_at, not_after, min_generation,
               snapshot)
          SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::text[],
-             $6::text[], $7::boolean[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])",
+             $6::text[], $7::boolean[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])"
+        ),
+        &live,
         id,
         node,
         seq,
@@ -210,62 +189,55 @@ async fn insert_live(conn: &mut PgConnection, rows: Vec<LiveRow>) -> Result<(), 
         not_after,
         min_generation,
         snapshot
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-async fn update_live(conn: &mut PgConnection, rows: Vec<LiveRow>) -> Result<(), Error> {
-    if rows.is_empty() {
-        return Ok(());
-    }
-    columns!(
-        &rows,
-        "UPDATE commands_live AS c
-         SET state = new.state, in_flight = new.in_flight, due_at = new.due_at,
-             snapshot = new.snapshot
-         FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[], $5::bytea[])
-             AS new (id, state, in_flight, due_at, snapshot)
-         WHERE c.id = new.id",
-        id,
-        state,
-        in_flight,
-        due_at,
-        snapshot
-    )
-    .execute(conn)
-    .await?;
-    Ok(())
-}
-
-async fn delete_live(conn: &mut PgConnection, ids: Vec<CommandId>) -> Result<(), Error> {
-    if ids.is_empty() {
-        return Ok(());
-    }
-    sqlx::query("DELETE FROM commands_live WHERE id = ANY($1)")
-        .bind(ids.iter().map(|id| id.uuid()).collect::<Vec<_>>())
+    );
+    query
+        .bind(seq_nodes)
+        .bind(seqs)
+        .bind(key_nodes)
+        .bind(key_texts)
+        .bind(key_commands)
         .execute(conn)
         .await?;
     Ok(())
 }
 
-async fn insert_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Result<(), Error> {
-    if rows.is_empty() {
+/// Commands that move on: live rows that change, live rows that end, settled rows.
+async fn advance(
+    conn: &mut PgConnection,
+    changed: Vec<LiveRow>,
+    ended: Vec<CommandId>,
+    settled: Vec<SettledRow>,
+) -> Result<(), Error> {
+    if changed.is_empty() && ended.is_empty() && settled.is_empty() {
         return Ok(());
     }
-    columns!(
-        &rows,
-        "INSERT INTO commands_settled (id, node, seq, state, snapshot)
-         SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::bytea[])",
+    let ended: Vec<Uuid> = ended.into_iter().map(CommandId::uuid).collect();
+    let query = columns!(
+        sqlx::query(
+            "WITH changed AS (
+             UPDATE commands_live AS c
+             SET state = new.state, in_flight = new.in_flight, due_at = new.due_at,
+                 snapshot = new.snapshot
+             FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[], $5::bytea[])
+                 AS new (id, state, in_flight, due_at, snapshot)
+             WHERE c.id = new.id
+         ), ended AS (
+             DELETE FROM commands_live WHERE id = ANY($6)
+         )
+         INSERT INTO commands_settled (id, node, seq, state, snapshot)
+         SELECT * FROM unnest($7::uuid[], $8::uuid[], $9::bigint[], $10::text[], $11::bytea[])"
+        ),
+        &changed,
         id,
-        node,
-        seq,
         state,
+        in_flight,
+        due_at,
         snapshot
-    )
-    .execute(conn)
-    .await?;
+    );
+    let query = query.bind(ended);
+    columns!(query, &settled, id, node, seq, state, snapshot)
+        .execute(conn)
+        .await?;
     Ok(())
 }
 
@@ -274,9 +246,11 @@ async fn update_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Resul
         return Ok(());
     }
     columns!(
+        sqlx::query(
+            "UPDATE commands_settled AS c SET snapshot = new.snapshot
+         FROM unnest($1::uuid[], $2::bytea[]) AS new (id, snapshot) WHERE c.id = new.id"
+        ),
         &rows,
-        "UPDATE commands_settled AS c SET snapshot = new.snapshot
-         FROM unnest($1::uuid[], $2::bytea[]) AS new (id, snapshot) WHERE c.id = new.id",
         id,
         snapshot
     )

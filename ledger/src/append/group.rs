@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use ledger_projections::{commands, nodes};
+use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::event::Event;
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::kind::Lane;
@@ -184,7 +185,7 @@ async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<
         .collect();
 
     let mut wanted: HashSet<CommandId> = items.iter().filter_map(Item::command).collect();
-    load_keys(&mut world, conn, items).await?;
+    load_enqueues(&mut world, conn, items, inner.options.pending_per_lane_max).await?;
     wanted.extend(world.keys.values());
     if !wanted.is_empty() {
         let wanted: Vec<Uuid> = wanted.into_iter().map(CommandId::uuid).collect();
@@ -202,76 +203,67 @@ async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<
             world.commands.insert(command.id, command);
         }
     }
-    load_pending(&mut world, conn, items, inner.options.pending_per_lane_max).await?;
     Ok(world)
 }
 
-async fn load_keys(
-    world: &mut World,
-    conn: &mut PgConnection,
-    items: &[Item],
-) -> Result<(), Error> {
-    let (mut nodes, mut keys) = (Vec::new(), Vec::new());
-    for item in items {
-        if let Request::Enqueue(enqueue) = &item.request {
-            nodes.push(enqueue.node.uuid());
-            keys.push(enqueue.idempotency_key.as_str());
-        }
-    }
-    if nodes.is_empty() {
-        return Ok(());
-    }
-    for (node, key, command) in commands::by_keys(conn, &nodes, &keys).await? {
-        let key = (NodeId::from_uuid(node), key);
-        world.keys.insert(key, CommandId::from_uuid(command));
-    }
-    Ok(())
-}
-
-/// How many commands wait in each lane that gets new ones (SPEC K4). The span from the oldest
-/// waiting `seq` to the newest is an upper bound that costs one look at an index; only where it
-/// reaches the limit are the commands counted.
-async fn load_pending(
+/// Which keys are taken, and how many commands wait in each lane that gets new ones (SPEC A2, K4).
+/// The span from the oldest waiting `seq` to the newest is an upper bound that costs one look at
+/// an index; only where it reaches the limit are the commands counted.
+async fn load_enqueues(
     world: &mut World,
     conn: &mut PgConnection,
     items: &[Item],
     pending_max: u32,
 ) -> Result<(), Error> {
-    let mut asked: HashMap<(NodeId, Lane), u32> = HashMap::new();
-    for item in items {
-        if let Request::Enqueue(enqueue) = &item.request {
-            *asked.entry((enqueue.node, enqueue.kind.lane)).or_default() += 1;
-        }
-    }
-    if asked.is_empty() {
+    let enqueues: Vec<&Enqueue> = items
+        .iter()
+        .filter_map(|item| match &item.request {
+            Request::Enqueue(enqueue) => Some(enqueue.as_ref()),
+            _ => None,
+        })
+        .collect();
+    if enqueues.is_empty() {
         return Ok(());
     }
-    let arrays = |lanes: &[(NodeId, Lane)]| -> (Vec<Uuid>, Vec<&'static str>) {
-        lanes
-            .iter()
-            .map(|(node, lane)| (node.uuid(), lane.as_str()))
-            .unzip()
-    };
-    let lanes: Vec<_> = asked.keys().copied().collect();
-    let (nodes, names) = arrays(&lanes);
-    let mut crowded = Vec::new();
-    for (node, lane, oldest) in commands::oldest_pending(conn, &nodes, &names).await? {
-        let (node, Some(lane)) = (NodeId::from_uuid(node), Lane::parse(&lane)) else {
-            continue;
-        };
-        let newest = world.nodes.get(&node).map_or(0, |node| node.seq);
-        let span = (newest + 1).saturating_sub(u64::try_from(oldest).unwrap_or(0));
-        let span = u32::try_from(span).unwrap_or(u32::MAX);
-        world.pending.insert((node, lane), span);
-        let new = asked.get(&(node, lane)).copied().unwrap_or_default();
-        if span.saturating_add(new) > pending_max {
-            crowded.push((node, lane));
+    let asked: Vec<_> = enqueues
+        .iter()
+        .map(|enqueue| commands::Asked {
+            node: enqueue.node,
+            key: &enqueue.idempotency_key,
+            lane: enqueue.kind.lane,
+        })
+        .collect();
+    let found = commands::before_enqueue(conn, &asked).await?;
+    let mut new: HashMap<(NodeId, Lane), u32> = HashMap::new();
+    for (asked, found) in asked.iter().zip(found) {
+        if let Some(command) = found.command {
+            let key = (asked.node, asked.key.to_owned());
+            world.keys.insert(key, CommandId::from_uuid(command));
+        }
+        let lane = (asked.node, asked.lane);
+        *new.entry(lane).or_default() += 1;
+        if let Some(oldest) = found.oldest_pending_seq {
+            let newest = world.nodes.get(&asked.node).map_or(0, |node| node.seq);
+            let span = (newest + 1).saturating_sub(u64::try_from(oldest).unwrap_or(0));
+            let span = u32::try_from(span).unwrap_or(u32::MAX);
+            world.pending.insert(lane, span);
         }
     }
+    let crowded: Vec<_> = new
+        .into_iter()
+        .filter(|(lane, new)| {
+            let waiting = world.pending.get(lane).copied().unwrap_or_default();
+            waiting.saturating_add(*new) > pending_max
+        })
+        .map(|(lane, _)| lane)
+        .collect();
     if crowded.is_empty() {
         return Ok(());
     }
-    let (nodes, names) = arrays(&crowded);
+    let (nodes, names): (Vec<Uuid>, Vec<&str>) = crowded
+        .iter()
+        .map(|(node, lane)| (node.uuid(), lane.as_str()))
+        .unzip();
     for lane in &crowded {
         world.pending.insert(*lane, 0);
     }
