@@ -93,7 +93,7 @@ impl Credentials {
     }
 
     /// What the folder holds; `None` when the node never joined.
-    pub(crate) fn load(dir: &StateDir) -> Result<Option<Self>, Error> {
+    pub fn load(dir: &StateDir) -> Result<Option<Self>, Error> {
         let Some(kept) = dir.read(IDENTITY_FILE, FILE_BYTES_MAX)? else {
             return Ok(None);
         };

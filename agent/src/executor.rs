@@ -5,7 +5,8 @@ use std::time::Duration;
 use ledger_protocol::daemon::{End, Job, Report};
 use tokio_util::sync::CancellationToken;
 
-use crate::kinds::{self, Executors, Finished, Outcome};
+use crate::kinds::{self, Executors, Outcome};
+use crate::script::ScriptedExecutor;
 
 /// Runs jobs.
 #[derive(Debug)]
@@ -14,15 +15,6 @@ pub enum Executor {
     Host(Box<Executors>),
     /// By a script: for benchmarks and fleets of simulated nodes.
     Scripted(ScriptedExecutor),
-}
-
-/// Every kind takes the same time and ends the same way; a cancel ends it early.
-#[derive(Debug, Clone)]
-pub struct ScriptedExecutor {
-    /// How long a job takes.
-    pub duration: Duration,
-    /// How it ends.
-    pub finished: Finished,
 }
 
 impl Executor {
@@ -45,7 +37,7 @@ impl Executor {
                 };
                 executors.run(job, cancel).await
             }
-            Self::Scripted(script) => script.run(cancel).await,
+            Self::Scripted(script) => script.run(&job, cancel).await,
         };
         Report {
             end: match finished.outcome {
@@ -57,25 +49,6 @@ impl Executor {
             reason: finished.reason,
             details: finished.details,
             result: finished.result,
-        }
-    }
-}
-
-impl ScriptedExecutor {
-    /// A script by which every job succeeds with this result after this time.
-    pub fn succeeding(duration: Duration, result: serde_json::Value) -> Self {
-        let finished = Finished::succeeded(result);
-        Self { duration, finished }
-    }
-
-    async fn run(&self, cancel: CancellationToken) -> Finished {
-        if self.duration.is_zero() {
-            return self.finished.clone();
-        }
-        let slept = tokio::time::sleep(self.duration);
-        match cancel.run_until_cancelled(slept).await {
-            Some(()) => self.finished.clone(),
-            None => Finished::cancelled(),
         }
     }
 }

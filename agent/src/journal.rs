@@ -2,6 +2,7 @@
 
 mod file;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use ledger_protocol::daemon::Record;
@@ -47,6 +48,11 @@ impl Opened {
     pub fn file(dir: &Arc<StateDir>, new_id: JournalId) -> Result<Self, Error> {
         FileJournal::open(dir.path(), Some(dir.clone()), new_id)
     }
+}
+
+/// Takes the journal out of a state directory, as a disk that was exchanged does (SPEC D8).
+pub(crate) fn remove(folder: &Path) -> Result<(), Error> {
+    file::remove(folder)
 }
 
 /// One change of a journal.

@@ -92,3 +92,7 @@ pub const REFUSED_RETRY_SECONDS_MAX: u64 = 60;
 pub const STOP_SECONDS_MAX: u64 = 5;
 /// The longest sleep of the driver, in seconds, so that it looks at the clock after a suspend.
 pub const SLEEP_SECONDS_MAX: u64 = 60;
+/// How long a simulated node is down after it died, in milliseconds, at most.
+pub const SIMULATED_DOWN_MILLIS_MAX: u64 = 500;
+/// How long a simulated node's dead agent may still hold its state directory.
+pub const SIMULATED_OPEN_WITHIN: std::time::Duration = std::time::Duration::from_secs(10);

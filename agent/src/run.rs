@@ -18,12 +18,14 @@ use crate::clock::{Clock, random};
 use crate::connect::Connector;
 use crate::credentials::Credentials;
 use crate::error::Error;
-use crate::executor::{Executor, ScriptedExecutor};
+use crate::executor::Executor;
 use crate::gateway_address::GatewayAddress;
 use crate::host::{Host, Reboot};
 use crate::journal::Opened;
 use crate::kinds::Executors;
+use crate::script::{EFFECTS_FILE, ScriptedExecutor, Stage};
 use crate::session::{Agent, Ended, Setup};
+use crate::simulate::Faults;
 use crate::state_dir::StateDir;
 
 #[cfg(test)]
@@ -49,6 +51,8 @@ pub struct AgentOptions {
     pub machine: Machine,
     /// Version of the agent.
     pub agent_version: String,
+    /// What is to go wrong; nothing, unless the node is a simulated one ([`crate::simulate`]).
+    pub faults: Faults,
 }
 
 /// What the commands of an agent run on.
@@ -75,6 +79,7 @@ impl AgentOptions {
             boot: Boot::Machine,
             machine: Machine::This,
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            faults: Faults::default(),
         }
     }
 }
@@ -90,6 +95,7 @@ impl fmt::Debug for AgentOptions {
             .field("boot", &self.boot)
             .field("machine", &self.machine)
             .field("agent_version", &self.agent_version)
+            .field("faults", &self.faults)
             .finish_non_exhaustive()
     }
 }
@@ -119,7 +125,7 @@ pub async fn live(options: &AgentOptions, shutdown: &CancellationToken) -> Resul
         return Ok(Ended::Stopped);
     };
     let rebooted = CancellationToken::new();
-    let executor = Arc::new(executor(options, &dir, &clock, &rebooted));
+    let executor = Arc::new(executor(options, &dir, &clock, &boot_id, &rebooted));
     let kinds = SupportedKinds::new(&Registry::builtin(), |kind| executor.runs(kind));
     let identity = Identity {
         agent_version: options.agent_version.clone(),
@@ -139,6 +145,7 @@ pub async fn live(options: &AgentOptions, shutdown: &CancellationToken) -> Resul
         clock,
         state_dir: Some(dir),
         rebooted,
+        cut_every: options.faults.cut_every,
     };
     let agent = blocking(move || Agent::new(setup)).await?;
     Ok(agent.run(shutdown).await)
@@ -226,6 +233,7 @@ fn executor(
     options: &AgentOptions,
     dir: &StateDir,
     clock: &Clock,
+    boot_id: &str,
     rebooted: &CancellationToken,
 ) -> Executor {
     let simulated = match options.boot {
@@ -234,7 +242,15 @@ fn executor(
     };
     let state_dir = dir.path().to_path_buf();
     let host = match &options.machine {
-        Machine::Scripted(script) => return Executor::Scripted(script.clone()),
+        Machine::Scripted(script) => {
+            let stage = simulated.map(|reboot| Stage {
+                boot_id: boot_id.to_owned(),
+                effects: dir.path().join(EFFECTS_FILE),
+                reboot,
+            });
+            let script = ScriptedExecutor::clone(script);
+            return Executor::Scripted(ScriptedExecutor { stage, ..script });
+        }
         Machine::This => {
             let clock = clock.clone();
             let wall = Arc::new(move || {

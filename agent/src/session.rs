@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::executor::Executor;
 use crate::journal::{JournalStore, Opened};
 use crate::limits::{INPUTS_MAX, SLEEP_SECONDS_MAX, STOP_SECONDS_MAX};
+use crate::simulate::Cuts;
 use crate::state_dir::StateDir;
 
 use link::{Link, LinkEvent};
@@ -47,6 +48,9 @@ pub struct Setup {
     pub state_dir: Option<Arc<StateDir>>,
     /// Cancelled by the effect of `node.reboot` where that is not a real one.
     pub rebooted: CancellationToken,
+    /// Mean time between two moments at which the connection breaks off by design; never when
+    /// `None`.
+    pub cut_every: Option<Duration>,
 }
 
 /// Why an agent's life ended.
@@ -70,6 +74,7 @@ pub struct Agent {
     clock: Clock,
     state_dir: Option<Arc<StateDir>>,
     rebooted: CancellationToken,
+    cuts: Cuts,
     link: Link,
     /// Taken in next, in this order.
     inbox: VecDeque<Input>,
@@ -83,6 +88,7 @@ enum Event {
     Stop,
     Timer,
     Job(Result<(task::Id, Report), task::JoinError>),
+    Cut,
     Link(LinkEvent),
 }
 
@@ -98,6 +104,7 @@ impl Agent {
             clock,
             state_dir,
             rebooted,
+            cut_every,
         } = setup;
         let now = clock.monotonic();
         let node = identity.node_id;
@@ -125,6 +132,7 @@ impl Agent {
             clock,
             state_dir,
             rebooted,
+            cuts: Cuts::new(cut_every),
             link: Link::new(connector, node),
             inbox: VecDeque::new(),
             jobs: JoinSet::new(),
@@ -152,6 +160,7 @@ impl Agent {
                 }
                 () = sleep_until(timer) => Event::Timer,
                 Some(done) = self.jobs.join_next_with_id() => Event::Job(done),
+                () = self.cuts.next() => Event::Cut,
                 event = self.link.next() => Event::Link(event),
             };
             match event {
@@ -161,6 +170,7 @@ impl Agent {
                 }
                 Event::Timer => self.inbox.push_back(Input::Timer),
                 Event::Job(done) => self.job_done(done),
+                Event::Cut => self.link.cut(&mut self.inbox),
                 Event::Link(event) => self.link.take_in(event, &mut self.inbox),
             }
             self.take_what_is_there();

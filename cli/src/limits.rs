@@ -66,6 +66,11 @@ pub(crate) const UP_SESSION_EACH: Duration = Duration::from_millis(200);
 /// Between two looks at what `up` waits for.
 pub(crate) const UP_LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Nodes that `agent --simulate` plays in one process.
+pub(crate) const SIMULATE_NODES_MAX: u32 = 20_000;
+/// Simulated nodes that are registered at a time.
+pub(crate) const SIMULATE_JOINS_AT_A_TIME: usize = 16;
+
 // `up` stops everything within 10 s; the times below add up to less.
 
 /// Requests, sessions and agents, once `up` stops.

@@ -2,4 +2,5 @@
 
 mod parts;
 mod publisher;
+mod simulated_fleet;
 mod sweeper;

@@ -279,6 +279,17 @@ fn scan(bytes: &[u8], records: &mut Vec<Record>) -> Result<(JournalId, Found), D
     Ok((journal_id, Found::Whole))
 }
 
+/// Removes the journal, if there is one.
+pub(super) fn remove(folder: &Path) -> Result<(), Error> {
+    let path = folder.join(NAME);
+    match std::fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(Error::file("remove", &path)(error))
+        }
+        Ok(()) | Err(_) => sync_folder(folder),
+    }
+}
+
 /// Keeps a lost journal beside the new one, the newest few.
 fn set_aside(folder: &Path) -> Result<(), Error> {
     let aside = |number: u64| folder.join(format!("{NAME}.lost-{number}"));

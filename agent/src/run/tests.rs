@@ -373,8 +373,8 @@ async fn d5_a_result_of_a_failed_command_keeps_reason_and_details() {
         result: None,
     };
     let script = ScriptedExecutor {
-        duration: Duration::ZERO,
         finished,
+        ..ScriptedExecutor::succeeding(Duration::ZERO, json!({}))
     };
     let mut fixture = Fixture::new(Machine::Scripted(script)).await;
     let mut session = fixture.gateway.session().await;
@@ -483,6 +483,7 @@ async fn d14_a_process_holds_a_fleet_of_agents_without_a_disk() {
             clock: clock.clone(),
             state_dir: None,
             rebooted: CancellationToken::new(),
+            cut_every: None,
         };
         let agent = Agent::new(setup).unwrap();
         let shutdown = shutdown.clone();

@@ -228,6 +228,11 @@ impl Link {
         }
     }
 
+    /// Breaks off the connection, as a fault would.
+    pub(super) fn cut(&mut self, inbox: &mut VecDeque<Input>) {
+        self.lost("cut, as it was asked to be", false, inbox);
+    }
+
     /// Ends the connection because the machine wants it to end.
     pub(super) async fn close(&mut self, reason: &str, inbox: &mut VecDeque<Input>) {
         self.goodbye(CloseCode::Protocol, reason).await;

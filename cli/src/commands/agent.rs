@@ -9,10 +9,14 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::node::role;
+
 use crate::exit::Failure;
 use crate::lifecycle::Signals;
 use crate::limits::STOP_EDGE_WITHIN;
+use crate::output::Output;
 use crate::secret::Secret;
+
+mod simulate;
 
 /// Run the daemon of this machine: join once, then check, journal, run and report commands.
 #[derive(Debug, Args)]
@@ -37,10 +41,22 @@ pub(crate) struct Options {
     /// What this daemon is now: node, site or ramdisk [default: as its node was registered]
     #[arg(long, value_name = "ROLE", value_parser = role)]
     role: Option<Role>,
+    #[command(flatten)]
+    simulated: simulate::Options,
 }
 
 /// Runs until a signal.
-pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
+    if let Some(nodes) = options.simulated.simulate {
+        let ca = options.gateway_ca.as_deref();
+        let Options {
+            state,
+            gateway,
+            simulated,
+            ..
+        } = &options;
+        return simulate::run(nodes, simulated, state, gateway, ca, output).await;
+    }
     let mut signals = Signals::listen()?;
     let mut agent = AgentOptions::new(options.state, options.gateway);
     agent.ca_file = options.gateway_ca;

@@ -182,6 +182,7 @@ async fn agent(
         clock,
         state_dir: None,
         rebooted: CancellationToken::new(),
+        cut_every: None,
     })?)
 }
 
