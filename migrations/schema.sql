@@ -131,6 +131,8 @@ CREATE TABLE public.join_tokens (
     created_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
+    allowed_kinds text[],
+    CONSTRAINT join_tokens_allowed_kinds_check CHECK (((cardinality(allowed_kinds) >= 1) AND (cardinality(allowed_kinds) <= 100))),
     CONSTRAINT join_tokens_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
 );
 

@@ -245,11 +245,21 @@ impl Input {
         field: &'static str,
         items: RangeInclusive<usize>,
     ) -> Result<Vec<Value>, Error> {
+        let list = self.optional_list(field, items)?;
+        list.ok_or_else(|| missing(field))
+    }
+
+    /// A list, if it is there.
+    pub(crate) fn optional_list(
+        &mut self,
+        field: &'static str,
+        items: RangeInclusive<usize>,
+    ) -> Result<Option<Vec<Value>>, Error> {
         let (min, max) = (*items.start(), *items.end());
         let wanted = format!("a list of {min} to {max} items");
         match self.take(field) {
-            None => Err(missing(field)),
-            Some(Value::Array(list)) if items.contains(&list.len()) => Ok(list),
+            None => Ok(None),
+            Some(Value::Array(list)) if items.contains(&list.len()) => Ok(Some(list)),
             Some(Value::Array(list)) => {
                 let count = list.len();
                 Err(Error::invalid(

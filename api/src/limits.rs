@@ -49,6 +49,8 @@ pub const TOKEN_LOOKUP_WAIT_MAX: Duration = Duration::from_secs(5);
 pub const GRANTS_MAX: usize = 100;
 /// Most kinds of one grant.
 pub const GRANT_KINDS_MAX: usize = 100;
+/// Kinds that a join token may restrict a node to.
+pub const JOIN_KINDS_MAX: usize = 100;
 /// Longest name of a kind, in bytes.
 pub const KIND_BYTES_MAX: usize = 100;
 /// Longest life of an API token that is asked to expire, in seconds (ten years).

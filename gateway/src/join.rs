@@ -70,10 +70,11 @@ async fn issue(shared: &Shared, request: &JoinRequest) -> Result<JoinResponse, F
     let used = join_tokens::consume(&mut transaction, &request.token, now)
         .await
         .map_err(|error| unavailable(&error))?;
-    let Some((_, node)) = used else {
+    let Some(admission) = used else {
         let message = "the join token is unknown, used or expired; ask for a new one";
         return Err(Failure::unauthenticated(message));
     };
+    let node = admission.node;
     let role = nodes::get(&mut transaction, node)
         .await
         .map_err(|error| unavailable(&error))?
@@ -84,7 +85,7 @@ async fn issue(shared: &Shared, request: &JoinRequest) -> Result<JoinResponse, F
         ));
     };
     let terms = NodeCertificateTerms {
-        allowed_kinds: None,
+        allowed_kinds: admission.allowed_kinds,
         backdated_seconds: shared.options.certificate_backdated_seconds,
         now,
         serial: ledger.new_id_random(),

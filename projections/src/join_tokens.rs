@@ -34,7 +34,7 @@ pub fn secret_sha256(secret: &str) -> [u8; 32] {
 }
 
 /// A token to be stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JoinToken {
     /// Its id.
     pub id: JoinTokenId,
@@ -48,14 +48,28 @@ pub struct JoinToken {
     pub created_at: Timestamp,
     /// Refused from then on.
     pub expires_at: Timestamp,
+    /// The kinds that the certificate will allow; every kind when `None` (SPEC D11).
+    pub allowed_kinds: Option<Vec<String>>,
+}
+
+/// Whom a token lets in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Admission {
+    /// The node's tenant.
+    pub tenant: TenantId,
+    /// The node.
+    pub node: NodeId,
+    /// The kinds that its certificate is to allow; every kind when `None`.
+    pub allowed_kinds: Option<Vec<String>>,
 }
 
 /// Stores a new token.
 pub async fn create(conn: &mut PgConnection, token: &JoinToken) -> Result<(), Error> {
     sqlx::query(
-        "INSERT INTO join_tokens (id, tenant, node, secret_sha256, created_at, expires_at)
+        "INSERT INTO join_tokens
+             (id, tenant, node, secret_sha256, created_at, expires_at, allowed_kinds)
          VALUES ($1, $2, $3, $4, 'epoch'::timestamptz + $5 * interval '1 microsecond',
-                 'epoch'::timestamptz + $6 * interval '1 microsecond')",
+                 'epoch'::timestamptz + $6 * interval '1 microsecond', $7)",
     )
     .bind(token.id.uuid())
     .bind(token.tenant.uuid())
@@ -63,12 +77,13 @@ pub async fn create(conn: &mut PgConnection, token: &JoinToken) -> Result<(), Er
     .bind(token.secret_sha256)
     .bind(token.created_at.as_micros())
     .bind(token.expires_at.as_micros())
+    .bind(&token.allowed_kinds)
     .execute(conn)
     .await?;
     Ok(())
 }
 
-/// Uses a token up. Answers the tenant and node that it was made for, once: of any number of
+/// Uses a token up. Answers whom it was made for, once: of any number of
 /// attempts at the same time one gets them. `None` when the text is no token, names none, has the
 /// wrong secret, or the token is used or expired; a caller is not to be told which.
 ///
@@ -78,22 +93,26 @@ pub async fn consume(
     conn: &mut PgConnection,
     text: &str,
     now: Timestamp,
-) -> Result<Option<(TenantId, NodeId)>, Error> {
+) -> Result<Option<Admission>, Error> {
     let Some((id, secret)) = split::<JoinTokenId>(text) else {
         return Ok(None);
     };
-    let used: Option<(Uuid, Uuid)> = sqlx::query_as(
+    let used: Option<(Uuid, Uuid, Option<Vec<String>>)> = sqlx::query_as(
         "UPDATE join_tokens SET used_at = 'epoch'::timestamptz + $3 * interval '1 microsecond'
          WHERE id = $1 AND secret_sha256 = $2 AND used_at IS NULL
            AND expires_at > 'epoch'::timestamptz + $3 * interval '1 microsecond'
-         RETURNING tenant, node",
+         RETURNING tenant, node, allowed_kinds",
     )
     .bind(id.uuid())
     .bind(secret_sha256(secret))
     .bind(now.as_micros())
     .fetch_optional(conn)
     .await?;
-    Ok(used.map(|(tenant, node)| (TenantId::from_uuid(tenant), NodeId::from_uuid(node))))
+    Ok(used.map(|(tenant, node, allowed_kinds)| Admission {
+        tenant: TenantId::from_uuid(tenant),
+        node: NodeId::from_uuid(node),
+        allowed_kinds,
+    }))
 }
 
 #[cfg(test)]
@@ -112,6 +131,7 @@ mod tests {
             secret_sha256: secret_sha256(SECRET),
             created_at,
             expires_at: created_at.plus_seconds(seconds),
+            allowed_kinds: Some(vec!["diag.nvml".to_owned()]),
         };
         (token, format!("{id}.{SECRET}"))
     }
@@ -143,7 +163,11 @@ mod tests {
         let now = token.created_at.plus_seconds(1);
         let wrong = text.replace("AA0", "AA1");
         assert_eq!(consume(&mut conn, &wrong, now).await.unwrap(), None);
-        let expected = Some((token.tenant, token.node));
+        let expected = Some(Admission {
+            tenant: token.tenant,
+            node: token.node,
+            allowed_kinds: token.allowed_kinds,
+        });
         assert_eq!(consume(&mut conn, &text, now).await.unwrap(), expected);
         assert_eq!(consume(&mut conn, &text, now).await.unwrap(), None);
     }

@@ -1,8 +1,8 @@
 //! `nodes.*` (SPEC A11).
 
 use ledger_api::Options;
-use ledger_projections::join_tokens;
-use serde_json::json;
+use ledger_projections::join_tokens::{self, Admission};
+use serde_json::{Value, json};
 use sqlx::PgPool;
 
 use crate::harness::World;
@@ -181,7 +181,12 @@ async fn a11_a_join_token_is_good_for_its_node_once(pool: PgPool) {
     let used = join_tokens::consume(&mut connection, text, now)
         .await
         .unwrap();
-    assert_eq!(used, Some((world.tenant, node)));
+    let admission = Admission {
+        tenant: world.tenant,
+        node,
+        allowed_kinds: None,
+    };
+    assert_eq!(used, Some(admission));
     assert_eq!(
         join_tokens::consume(&mut connection, text, now)
             .await
@@ -194,4 +199,35 @@ async fn a11_a_join_token_is_good_for_its_node_once(pool: PgPool) {
         .unwrap();
     let secret = text.split_once('.').unwrap().1;
     assert!(!stored.contains(secret), "the secret is stored");
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d11_a_join_token_is_restricted_to_kinds_that_exist(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.node().await;
+    let make = |kinds: Value| {
+        let body = json!({"nodeId": node, "allowedKinds": kinds});
+        world.call("nodes.createJoinToken", body)
+    };
+    let made = make(json!(["node.reboot", "diag.nvml"])).await.ok();
+    assert_eq!(made["allowedKinds"], json!(["diag.nvml", "node.reboot"]));
+    let now = world.ledger.now();
+    let mut connection = world.pool.acquire().await.unwrap();
+    let used = join_tokens::consume(&mut connection, made["token"].as_str().unwrap(), now)
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(used.allowed_kinds.unwrap().len(), 2);
+    for bad in [
+        json!([]),
+        json!(["node.rebot"]),
+        json!(["diag.nvml", "diag.nvml"]),
+        json!([7]),
+        json!("diag.nvml"),
+        json!(vec!["diag.nvml"; 101]),
+    ] {
+        let refused = make(bad.clone()).await;
+        assert_eq!(refused.code(), "INVALID_INPUT", "{bad}");
+        assert_eq!(refused.field(), "allowedKinds", "{bad}");
+    }
 }

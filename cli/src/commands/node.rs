@@ -65,6 +65,9 @@ enum Verb {
         /// How long it may be used, from 60s to 7d [default: 1h]
         #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
         expires: Option<Duration>,
+        /// Kind that the node will accept, and no others; may be repeated [default: every kind]
+        #[arg(long, value_name = "KIND")]
+        allow: Vec<String>,
         #[command(flatten)]
         common: Common,
     },
@@ -103,8 +106,9 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         Verb::JoinToken {
             node,
             expires,
+            allow,
             common,
-        } => join_token(node, expires, common, output).await,
+        } => join_token(node, expires, &allow, common, output).await,
     }
 }
 
@@ -204,12 +208,16 @@ fn fields(object: &Value) -> Vec<Vec<String>> {
 async fn join_token(
     node: NodeId,
     expires: Option<Duration>,
+    allow: &[String],
     common: Common,
     output: &mut Output,
 ) -> Result<(), Failure> {
     let mut input = json!({"tenantId": common.tenant, "nodeId": node});
     if let Some(expires) = expires {
         input["expiresInSeconds"] = json!(expires.as_secs());
+    }
+    if !allow.is_empty() {
+        input["allowedKinds"] = json!(allow);
     }
     let made = Client::new(&common.api)?
         .call("nodes", "createJoinToken", &input)

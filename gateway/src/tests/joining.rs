@@ -1,9 +1,12 @@
-use ledger_protocol::frame::{JOIN_PATH, SESSION_PATH};
-use ledger_protocol::id::NodeId;
+use ledger_protocol::command::{State, StateName};
+use ledger_protocol::event::Outcome;
+use ledger_protocol::frame::{JOIN_PATH, SESSION_PATH, UpdateState};
+use ledger_protocol::id::{CommandId, JournalId, NodeId};
+use ledger_protocol::time::Timestamp;
 use rcgen::{KeyPair, PKCS_ED25519};
 use sqlx::PgPool;
 
-use super::daemon::{Identity, connect_tls, request};
+use super::daemon::{Daemon, Identity, connect_tls, request};
 use super::world::{World, actor, csr};
 use crate::CertificateAuthority;
 
@@ -155,4 +158,87 @@ fn foreign_identity(world: &World, node: NodeId) -> Identity {
         key: key.serialize_pem(),
         node,
     }
+}
+
+/// Joins as a new daemon does.
+async fn join(world: &World, node: NodeId, allowed_kinds: Option<Vec<String>>) -> Identity {
+    let soon = world.ledger.now().plus_seconds(60);
+    let token = world.restricted_token(node, soon, allowed_kinds).await;
+    let key = key();
+    let joined = world.join(&token, &csr(&key)).await;
+    assert_eq!(joined.status, 200, "{joined:?}");
+    Identity {
+        certificate: joined.body["certificate"].as_str().unwrap().to_owned(),
+        key: key.serialize_pem(),
+        node,
+    }
+}
+
+/// How a command has ended.
+async fn end(world: &World, command: CommandId) -> (Outcome, Option<String>) {
+    match world.command(command).await.state {
+        State::Settled(settled) => (settled.end.state, settled.end.reason),
+        other => panic!("it has not ended: {other:?}"),
+    }
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d11_a_restricted_join_token_gives_a_restricted_identity(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.register("n").await;
+    let kinds = vec!["inventory.refresh".to_owned()];
+    let identity = join(&world, node, Some(kinds.clone())).await;
+    let certified = world.node(node).await.certificate.unwrap();
+    assert_eq!(certified.allowed_kinds, Some(kinds));
+    let refused = world
+        .ledger
+        .enqueue(&actor(), world.order(node, "node.reboot"))
+        .await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(
+        refused.contains("runs a restricted identity that does not accept node.reboot"),
+        "{refused}"
+    );
+    let allowed = world.run(node, "inventory.refresh").await;
+    let mut daemon = world.open(&identity).await;
+    assert_eq!(daemon.receive_command().await.command_id, allowed);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d8_a_node_that_joins_anew_gets_nothing_destructive_that_was_meant_for_the_old_one(
+    pool: PgPool,
+) {
+    let world = World::start(pool).await;
+    let node = world.register("n").await;
+    // Queued before the first join: no daemon was here before, so they are meant for this one.
+    let early = world.run(node, "node.reboot").await;
+    let old = join(&world, node, None).await;
+    let mut daemon = world.open(&old).await;
+    assert_eq!(daemon.receive_command().await.command_id, early);
+    daemon.say(early, UpdateState::Failed).await;
+    world.until(early, StateName::Ended(Outcome::Failed)).await;
+
+    let reset = world.run(node, "gpu.reset").await;
+    let refresh = world.run(node, "inventory.refresh").await;
+    for _ in 0..2 {
+        let command = daemon.receive_command().await;
+        daemon.say(command.command_id, UpdateState::Acked).await;
+    }
+    drop(daemon);
+    world.until_closed(node).await;
+    let reboot = world.run(node, "node.reboot").await;
+    let diagnosis = world.run(node, "diag.nvml").await;
+
+    let new = join(&world, node, None).await;
+    let reenrolled = (Outcome::Cancelled, Some("node-reenrolled".to_owned()));
+    assert_eq!(end(&world, reboot).await, reenrolled);
+    let mut daemon = Daemon::connect(&world, world.gateway.address, &new).await;
+    daemon.hello.journal_id = JournalId::new(Timestamp::from_micros(9), [9; 10]);
+    daemon.greet().await;
+    let lost = (Outcome::Failed, Some("journal-lost".to_owned()));
+    assert_eq!(end(&world, reset).await, lost);
+    // What does no harm twice is replayed, and what waited is dispatched.
+    assert_eq!(daemon.receive_command().await.command_id, refresh);
+    assert_eq!(daemon.receive_command().await.command_id, diagnosis);
+    daemon.assert_quiet().await;
 }

@@ -101,6 +101,16 @@ impl World {
 
     /// A join token for the node, valid until then.
     pub(super) async fn token(&self, node: NodeId, expires_at: Timestamp) -> String {
+        self.restricted_token(node, expires_at, None).await
+    }
+
+    /// A join token whose certificate allows these kinds.
+    pub(super) async fn restricted_token(
+        &self,
+        node: NodeId,
+        expires_at: Timestamp,
+        allowed_kinds: Option<Vec<String>>,
+    ) -> String {
         let now = self.ledger.now();
         let id = JoinTokenId::new(now, self.ledger.new_id_random());
         let token = JoinToken {
@@ -110,6 +120,7 @@ impl World {
             secret_sha256: join_tokens::secret_sha256(SECRET),
             created_at: now,
             expires_at,
+            allowed_kinds,
         };
         let mut conn = self.ledger.pool().acquire().await.unwrap();
         join_tokens::create(&mut conn, &token).await.unwrap();

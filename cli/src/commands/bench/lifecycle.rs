@@ -156,6 +156,7 @@ async fn agent(
         secret_sha256: join_tokens::secret_sha256(&secret),
         created_at: ledger.now(),
         expires_at: ledger.now().plus_seconds(600),
+        allowed_kinds: None,
     };
     let mut conn = ledger.pool().acquire().await?;
     join_tokens::create(&mut conn, &token).await?;
