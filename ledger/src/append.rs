@@ -265,7 +265,8 @@ impl Ledger {
         self.node(actor, node, Request::DeleteNode { tenant }).await
     }
 
-    /// Records a node's certificate.
+    /// Records the certificate of a node that has joined. Where a daemon had joined before, the
+    /// destructive commands that waited for it end as `cancelled`, `node-reenrolled`.
     pub async fn certify(
         &self,
         actor: &Actor,

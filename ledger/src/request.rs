@@ -150,7 +150,7 @@ impl Item {
     pub(crate) fn needs_live_commands(&self) -> bool {
         matches!(
             self.request,
-            Request::OpenSession { .. } | Request::DeleteNode { .. }
+            Request::OpenSession { .. } | Request::DeleteNode { .. } | Request::Certify(_)
         )
     }
 

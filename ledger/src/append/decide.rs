@@ -81,9 +81,20 @@ pub(super) fn decide(
             Ok(Outcome::Node(Box::new(node(world, item.node)?.clone())))
         }
         Request::Certify(certified) => {
-            let node = node(world, item.node)?;
-            let (tenant, body) = (node.tenant, node.decide_certify(certified.clone())?);
-            on_node(world, item, tenant, Some(body), now)
+            let known = node(world, item.node)?;
+            let tenant = known.tenant;
+            let body = known.decide_certify(certified.clone())?;
+            // A join that was only tried twice has had no session between.
+            let joined_anew = known.certificate.is_some() && known.epoch > 0;
+            let mut decisions = vec![(Stream::Node(item.node), body)];
+            if joined_anew {
+                for command in commands_of(world, item.node) {
+                    let end = cancel::decide_node_reenrolled(command);
+                    decisions.extend(end.map(|end| (Stream::Command(command.id), end)));
+                }
+            }
+            world.apply(&item.actor, tenant, now, decisions)?;
+            Ok(Outcome::Node(Box::new(node(world, item.node)?.clone())))
         }
         Request::SetSpec { tenant, spec } => {
             let node = node(world, item.node)?;

@@ -37,3 +37,11 @@ pub fn decide_node_deleted(command: &Command) -> Option<Body> {
     matches!(command.state, State::Pending { .. })
         .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-deleted"), None))
 }
+
+/// The end of a destructive command that waited for a node which joined anew: what stands there
+/// now may be another machine. Those in flight end by what the next session proves (SPEC D8); what
+/// does no harm waits on.
+pub fn decide_node_reenrolled(command: &Command) -> Option<Body> {
+    (command.queued.destructive && matches!(command.state, State::Pending { .. }))
+        .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-reenrolled"), None))
+}
