@@ -11,6 +11,7 @@ pub mod daemon;
 pub mod event;
 pub mod frame;
 pub mod id;
+pub mod invariants;
 pub mod kind;
 pub mod limits;
 pub mod node;

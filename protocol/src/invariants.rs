@@ -1,0 +1,388 @@
+//! What must hold of any log, checked from the log alone (SPEC L1, S1–S4, K3, D2, D3, T1, T2).
+//!
+//! A [`Checker`] is fed the events in the order of their positions and says what is wrong with
+//! each. It keeps a fold of its own, much smaller than [`crate::command::Command::evolve`] and
+//! written without it, so that a defect of the one is seen by the other. It is used by the
+//! simulation after every step, by tests on real servers, and by the audit of a real log.
+//!
+//! To add a rule: a variant of [`Rule`], its check beside the event that could break it in
+//! `invariants/`, a test that breaks it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::event::{Body, Event, Outcome, Stream};
+use crate::id::{CommandId, NodeId};
+use crate::kind::{Lane, Registry};
+use crate::limits::{SWEEP_SECONDS, UNREGISTERED_TIMEOUT_SECONDS};
+use crate::time::Timestamp;
+
+mod command;
+mod dispatch;
+mod node;
+#[cfg(test)]
+mod tests;
+
+use command::{Phase, Tracked};
+use node::TrackedNode;
+
+/// A rule that an event breaks.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Rule {
+    /// Positions are gapless, from 1 (SPEC L1).
+    #[error("L1: the position before was {before}")]
+    Position {
+        /// The position of the event before; 0 before the first.
+        before: u64,
+    },
+    /// Versions of a stream are gapless, from 1 (SPEC L1).
+    #[error("L1: the stream's version {given} follows {before}")]
+    Version {
+        /// The version before.
+        before: u64,
+        /// The version of the event.
+        given: u64,
+    },
+    /// `seq` of a node is gapless, from 1, but where a journal lifted it (SPEC A7, L11).
+    #[error("A7: the node's seq {given} follows {before}")]
+    Seq {
+        /// The `seq` before.
+        before: u64,
+        /// The `seq` of the event.
+        given: u64,
+    },
+    /// The first event of a stream says that it begins, and no other does.
+    #[error("section 2: `{event}` is no event for a stream that is {state}")]
+    Transition {
+        /// Type of the event.
+        event: &'static str,
+        /// Where the stream stood.
+        state: &'static str,
+    },
+    /// The event names another node, kind or `seq` than its command has.
+    #[error("section 2: the event names another node, kind or seq than the command has")]
+    Mismatch,
+    /// A command is settled once (SPEC S4).
+    #[error("S4: the command was settled before, as {first}")]
+    SettledTwice {
+        /// How.
+        first: &'static str,
+    },
+    /// Nothing happens to a command that has ended, but one late result (SPEC S2).
+    #[error("S2: `{event}` after the command had ended as {end}")]
+    AfterTheEnd {
+        /// Type of the event.
+        event: &'static str,
+        /// How it had ended.
+        end: &'static str,
+    },
+    /// Only the newest session of a node that was not deleted sends and reports (SPEC D2).
+    #[error("D2: by epoch {given}; the newest session has {newest}")]
+    OldEpoch {
+        /// The node's epoch.
+        newest: u64,
+        /// The epoch in the event.
+        given: u64,
+    },
+    /// The node is not connected, or was deleted (SPEC D2, A11).
+    #[error("D2: the node has no session")]
+    NoSession,
+    /// A node's word needs a command that was sent to it (SPEC S1).
+    #[error("S1: the node reports on a command that was never dispatched")]
+    NeverDispatched,
+    /// What waits for its batch is not dispatched (SPEC P3).
+    #[error("P3: dispatched while its batch held it")]
+    DispatchedHeld,
+    /// Nothing is dispatched before `notBefore`, or within a backoff (SPEC T1, D4).
+    #[error("T1: dispatched before {until}")]
+    DispatchedEarly {
+        /// When it would have been due.
+        until: Timestamp,
+    },
+    /// Nothing is dispatched after `notAfter` (SPEC T1).
+    #[error("T1: dispatched after {not_after}")]
+    DispatchedLate {
+        /// Its `notAfter`.
+        not_after: Timestamp,
+    },
+    /// Nothing is dispatched before the node has applied its generation (SPEC T1).
+    #[error("T1: dispatched at generation {applied}; it asks for {wanted}")]
+    DispatchedBelowGeneration {
+        /// What the node had applied.
+        applied: u64,
+        /// What it asks for.
+        wanted: u64,
+    },
+    /// An identity is sent only the kinds that it accepts (SPEC D11).
+    #[error("D11: dispatched to an identity that does not accept its kind")]
+    DispatchedToRestricted,
+    /// A lane is in order of `seq` (SPEC D3).
+    #[error("D3: dispatched before seq {passed_over} of its lane, which was due")]
+    OutOfOrder {
+        /// `seq` of the one that was due.
+        passed_over: u64,
+    },
+    /// No more is in flight than the lane has credits (SPEC K3).
+    #[error("K3: dispatched with {in_flight} in flight in lane {lane}")]
+    AboveCredits {
+        /// The lane.
+        lane: Lane,
+        /// In flight before.
+        in_flight: u32,
+    },
+    /// What time decides is decided after that time, not before (SPEC T2).
+    #[error("T2: ended by time before {until}")]
+    EndedEarly {
+        /// When it would have been decided.
+        until: Timestamp,
+    },
+    /// Only the node can say that what is in flight was cancelled (SPEC A5, D12).
+    #[error("D12: cancelled in flight without the node's word")]
+    CancelledInFlight,
+    /// Every command ends, by its `notAfter`, its timeout and two sweeps (SPEC T2).
+    #[error("T2: not ended by {until}")]
+    Overdue {
+        /// By when it was to have ended.
+        until: Timestamp,
+    },
+    /// What is due goes out to a connected node with room in the lane (SPEC D3).
+    #[error("D3: due since {since}, with room in its lane, and not dispatched")]
+    LeftWaiting {
+        /// Since when it could have gone out.
+        since: Timestamp,
+    },
+}
+
+/// A rule that was broken, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Violation {
+    /// Position of the event; of the newest one, where the time alone broke the rule.
+    pub position: u64,
+    /// The stream that it is about.
+    pub stream: Stream,
+    /// The rule.
+    pub rule: Rule,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            position,
+            stream,
+            rule,
+        } = self;
+        write!(f, "position {position}: {stream}: {rule}")
+    }
+}
+
+/// Checks a log event by event. Cheap: a few look-ups for each event; it keeps some hundred bytes
+/// for each command of the log.
+#[derive(Debug, Clone)]
+pub struct Checker {
+    /// A gateway reads what is due and then dispatches it. What changed in between, it could not
+    /// know: so long, in microseconds.
+    look_micros: i64,
+    position: u64,
+    versions: BTreeMap<Stream, u64>,
+    nodes: BTreeMap<NodeId, TrackedNode>,
+    commands: BTreeMap<CommandId, Tracked>,
+    found: Vec<Violation>,
+}
+
+impl Checker {
+    /// A checker of a log from its first event on. `look_micros` is how long a gateway may take
+    /// from reading what is due to the event that dispatches it.
+    pub fn new(look_micros: i64) -> Self {
+        Self {
+            look_micros,
+            position: 0,
+            versions: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            commands: BTreeMap::new(),
+            found: Vec::new(),
+        }
+    }
+
+    /// Takes in the next event, and says which rules it breaks. The fold goes on after a broken
+    /// rule as if the event had been right, so that one defect is not told of for ever.
+    pub fn observe(&mut self, position: u64, event: &Event) -> Vec<Violation> {
+        if position != self.position + 1 {
+            let before = self.position;
+            self.breaks(position, event.stream, Rule::Position { before });
+        }
+        self.position = position;
+        let version = self.versions.entry(event.stream).or_default();
+        let before = std::mem::replace(version, event.version);
+        if event.version != before + 1 {
+            let given = event.version;
+            self.breaks(position, event.stream, Rule::Version { before, given });
+        }
+        match event.stream {
+            Stream::Command(id) => self.command_event(id, event),
+            Stream::Node(id) => self.node_event(id, event),
+            Stream::Batch(_) => {}
+        }
+        std::mem::take(&mut self.found)
+    }
+
+    fn breaks(&mut self, position: u64, stream: Stream, rule: Rule) {
+        self.found.push(Violation {
+            position,
+            stream,
+            rule,
+        });
+    }
+
+    /// One more rule that the event at hand breaks.
+    fn broken(&mut self, event: &Event, rule: Rule) {
+        self.breaks(self.position, event.stream, rule);
+    }
+
+    /// Commands that should have ended by `now`, when a sweep may be `slack_micros` late. `kinds`
+    /// says which kinds are registered still (SPEC K2).
+    pub fn overdue(&self, now: Timestamp, slack_micros: i64, kinds: &Registry) -> Vec<Violation> {
+        let live = self.commands.iter().filter(|(_, c)| c.phase.is_live());
+        let overdue = live.filter_map(|(id, command)| {
+            let timeout = match kinds.get(&command.kind) {
+                Some(_) => command.timeout_seconds,
+                None => UNREGISTERED_TIMEOUT_SECONDS,
+            };
+            let until = command
+                .not_after
+                .plus_seconds(timeout)
+                .plus_seconds(2 * SWEEP_SECONDS)
+                .plus_micros(slack_micros);
+            (until < now).then(|| self.now_broken(*id, Rule::Overdue { until }))
+        });
+        overdue.collect()
+    }
+
+    /// Commands that could have gone out for more than `slack_micros`: due, to a connected node,
+    /// with room in their lane.
+    pub fn left_waiting(&self, now: Timestamp, slack_micros: i64) -> Vec<Violation> {
+        let mut left = Vec::new();
+        for (id, command) in &self.commands {
+            let Some(node) = self.nodes.get(&command.node) else {
+                continue;
+            };
+            let lane = node.lane(command.lane);
+            if !lane.has_room() || !node.is_connected() || command.not_after < now {
+                continue;
+            }
+            let Some(due) = self.dispatchable_since(command, node) else {
+                continue;
+            };
+            let since = due.max(lane.changed_at).max(node.connected_at);
+            if since.plus_micros(slack_micros) < now {
+                left.push(self.now_broken(*id, Rule::LeftWaiting { since }));
+            }
+        }
+        left
+    }
+
+    fn now_broken(&self, id: CommandId, rule: Rule) -> Violation {
+        Violation {
+            position: self.position,
+            stream: Stream::Command(id),
+            rule,
+        }
+    }
+
+    /// The commands in flight in one lane of a node: the credits in use (SPEC D3).
+    pub fn in_flight(&self, node: NodeId, lane: Lane) -> u32 {
+        self.nodes
+            .get(&node)
+            .map_or(0, |node| node.lane(lane).in_flight)
+    }
+
+    /// The name of the state that a command has by this fold; nothing for one that is not known.
+    pub fn state(&self, id: CommandId) -> Option<&'static str> {
+        self.commands.get(&id).map(|command| command.phase.as_str())
+    }
+
+    /// How many commands have not ended.
+    pub fn live(&self) -> usize {
+        let live = self.commands.values().filter(|c| c.phase.is_live());
+        live.count()
+    }
+
+    /// Whether every command has ended.
+    pub fn is_over(&self) -> bool {
+        !self.commands.values().any(|c| c.phase.is_live())
+    }
+
+    /// Since when a pending command could have gone out, as far as it and its node's generation
+    /// and certificate go. Nothing when it cannot, or is not pending.
+    fn dispatchable_since(&self, command: &Tracked, node: &TrackedNode) -> Option<Timestamp> {
+        let Phase::Pending { held: false, since } = command.phase else {
+            return None;
+        };
+        let mut since = since
+            .max(command.not_before.unwrap_or(since))
+            .max(command.retry_at.unwrap_or(since));
+        if let Some(wanted) = command.min_generation {
+            if wanted > node.applied_generation {
+                return None;
+            }
+            since = since.max(node.generation_at);
+        }
+        if !node.accepts(&command.kind) {
+            return None;
+        }
+        if let Some(certified_at) = node.certified_at {
+            since = since.max(certified_at);
+        }
+        Some(since)
+    }
+
+    /// The bodies name node, kind and `seq`; they must be those of the command.
+    fn check_names(&mut self, event: &Event, node: NodeId, kind: &str, seq: u64) {
+        let Stream::Command(id) = event.stream else {
+            return;
+        };
+        let own = self.commands.get(&id);
+        if own.is_some_and(|own| (own.node, own.kind.as_str(), own.seq) != (node, kind, seq)) {
+            self.broken(event, Rule::Mismatch);
+        }
+    }
+
+    /// Refuses the word, or the dispatch, of any but the newest session.
+    fn check_epoch(&mut self, event: &Event, node: NodeId, given: u64) {
+        let Some(node) = self.nodes.get(&node) else {
+            return self.broken(event, Rule::NoSession);
+        };
+        let newest = node.epoch;
+        if given != newest {
+            self.broken(event, Rule::OldEpoch { newest, given });
+        } else if !node.is_connected() {
+            self.broken(event, Rule::NoSession);
+        }
+    }
+}
+
+/// What an event says of the session that carried it, where it is one that a session carries.
+fn carried_by(body: &Body) -> Option<u64> {
+    match body {
+        Body::CommandDispatched(body) => Some(body.epoch),
+        Body::CommandReturned(body) => Some(body.epoch),
+        Body::CommandAcked(body) => Some(body.epoch),
+        Body::CommandRunning(body) => Some(body.epoch),
+        Body::CommandSettled(body) => body.epoch,
+        Body::CommandLateResult(body) => body.epoch,
+        Body::CommandQueued(_)
+        | Body::CommandReleased(_)
+        | Body::CommandCancelRequested(_)
+        | Body::NodeRegistered(_)
+        | Body::NodeSessionOpened(_)
+        | Body::NodeSessionClosed(_)
+        | Body::NodeCertified(_)
+        | Body::NodeSpecSet(_)
+        | Body::NodeGenerationApplied(_)
+        | Body::NodeDeleted(_) => None,
+    }
+}
+
+/// Whether time alone can have decided this end.
+fn is_by_time(outcome: Outcome, reason: Option<&str>) -> bool {
+    outcome == Outcome::Expired || (outcome == Outcome::Failed && reason == Some("timeout"))
+}

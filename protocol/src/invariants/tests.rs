@@ -1,0 +1,295 @@
+use super::*;
+use crate::event::{
+    Actor, CommandDispatched, CommandQueued, CommandSettled, Ending, NodeRegistered,
+    NodeSessionOpened,
+};
+use crate::id::{EventId, JournalId, TenantId};
+use crate::kind::Role;
+
+const NOW: Timestamp = Timestamp::from_micros(1_764_490_000_000_000);
+
+fn node() -> NodeId {
+    NodeId::new(NOW, [1; 10])
+}
+
+fn command(seq: u64) -> CommandId {
+    CommandId::new(NOW, [u8::try_from(seq).unwrap(); 10])
+}
+
+fn later(seconds: u32) -> Timestamp {
+    NOW.plus_seconds(seconds)
+}
+
+/// A log that is written by hand.
+struct Log {
+    checker: Checker,
+    position: u64,
+    versions: BTreeMap<Stream, u64>,
+    at: Timestamp,
+    broken: Vec<Rule>,
+}
+
+impl Log {
+    /// A node with an open session of epoch 1.
+    fn new() -> Self {
+        let mut log = Self {
+            checker: Checker::new(0),
+            position: 0,
+            versions: BTreeMap::new(),
+            at: NOW,
+            broken: Vec::new(),
+        };
+        let registered = NodeRegistered {
+            labels: BTreeMap::new(),
+            name: "n".to_owned(),
+            role: Role::Node,
+        };
+        log.on_node(registered);
+        log.open(1);
+        assert_eq!(log.broken, []);
+        log
+    }
+
+    fn event(&mut self, stream: Stream, body: Body) {
+        self.position += 1;
+        let version = self.versions.entry(stream).or_default();
+        *version += 1;
+        let event = Event {
+            id: EventId::new(self.at, [0; 10]),
+            stream,
+            version: *version,
+            at: self.at,
+            actor: Actor::sweeper(),
+            tenant: TenantId::new(NOW, [2; 10]),
+            body,
+        };
+        let broken = self.checker.observe(self.position, &event);
+        self.broken.extend(broken.into_iter().map(|one| one.rule));
+    }
+
+    fn on_node(&mut self, body: impl Into<Body>) {
+        self.event(Stream::Node(node()), body.into());
+    }
+
+    fn open(&mut self, epoch: u64) {
+        self.on_node(NodeSessionOpened {
+            agent_version: "1".to_owned(),
+            applied_generation: 0,
+            boot_id: "boot".to_owned(),
+            epoch,
+            gateway: "gw".to_owned(),
+            journal_id: JournalId::new(NOW, [3; 10]),
+            role: Role::Node,
+            seq_lifted: None,
+        });
+    }
+
+    fn queue(&mut self, seq: u64, change: impl FnOnce(&mut CommandQueued)) {
+        let mut queued = CommandQueued {
+            attested: false,
+            batch_id: None,
+            bundle_key: None,
+            destructive: false,
+            held: false,
+            idempotency_key: format!("key-{seq}"),
+            kind: "logs.collect".to_owned(),
+            kind_version: 1,
+            lane: Lane::Bulk,
+            min_generation: None,
+            node_id: node(),
+            not_after: later(100),
+            not_before: None,
+            payload: vec![0x80],
+            retry_safe: true,
+            self_terminating: false,
+            seq,
+            timeout_seconds: 10,
+        };
+        change(&mut queued);
+        self.event(Stream::Command(command(seq)), queued.into());
+    }
+
+    fn dispatch(&mut self, seq: u64, epoch: u64) {
+        let dispatched = CommandDispatched {
+            attempt: 1,
+            epoch,
+            kind: "logs.collect".to_owned(),
+            node_id: node(),
+            seq,
+        };
+        self.event(Stream::Command(command(seq)), dispatched.into());
+    }
+
+    fn settle(&mut self, seq: u64, outcome: Outcome, reason: &str, epoch: Option<u64>) {
+        let Ending {
+            outcome, reason, ..
+        } = Ending::because(outcome, reason);
+        let settled = CommandSettled {
+            details: None,
+            epoch,
+            kind: "logs.collect".to_owned(),
+            node_id: node(),
+            node_sig: None,
+            reason,
+            result: None,
+            result_truncated: None,
+            seq,
+            state: outcome,
+        };
+        self.event(Stream::Command(command(seq)), settled.into());
+    }
+}
+
+fn one(broken: &[Rule]) -> Rule {
+    let [rule] = broken else {
+        panic!("{broken:?} is not one broken rule")
+    };
+    rule.clone()
+}
+
+#[test]
+fn s4_a_second_end_is_found() {
+    let mut log = Log::new();
+    log.queue(1, |_| {});
+    log.dispatch(1, 1);
+    log.settle(1, Outcome::Succeeded, "", Some(1));
+    assert_eq!(log.broken, []);
+    log.settle(1, Outcome::Failed, "x", Some(1));
+    assert_eq!(one(&log.broken), Rule::SettledTwice { first: "succeeded" });
+}
+
+#[test]
+fn s2_a_dispatch_after_the_end_is_found() {
+    let mut log = Log::new();
+    log.queue(1, |_| {});
+    log.settle(1, Outcome::Cancelled, "node-deleted", None);
+    log.dispatch(1, 1);
+    assert!(matches!(
+        one(&log.broken),
+        Rule::AfterTheEnd {
+            end: "cancelled",
+            ..
+        }
+    ));
+}
+
+#[test]
+fn d2_an_old_epoch_is_found() {
+    let mut log = Log::new();
+    log.queue(1, |_| {});
+    log.open(2);
+    log.dispatch(1, 1);
+    let expected = Rule::OldEpoch {
+        newest: 2,
+        given: 1,
+    };
+    assert_eq!(one(&log.broken), expected);
+}
+
+#[test]
+fn d3_what_was_due_is_not_passed_over_but_what_was_not_is() {
+    let mut log = Log::new();
+    log.queue(1, |queued| queued.held = true);
+    log.queue(2, |queued| queued.not_before = Some(later(5)));
+    log.queue(3, |queued| queued.min_generation = Some(1));
+    log.queue(4, |_| {});
+    log.dispatch(4, 1);
+    assert_eq!(log.broken, []);
+    log.queue(5, |_| {});
+    log.at = later(5);
+    log.dispatch(5, 1);
+    assert_eq!(one(&log.broken), Rule::OutOfOrder { passed_over: 2 });
+}
+
+#[test]
+fn k3_a_dispatch_above_the_credits_is_found() {
+    let mut log = Log::new();
+    for seq in 1..=3 {
+        log.queue(seq, |_| {});
+    }
+    log.dispatch(1, 1);
+    log.dispatch(2, 1);
+    assert_eq!(log.broken, []);
+    assert_eq!(log.checker.in_flight(node(), Lane::Bulk), 2);
+    log.dispatch(3, 1);
+    let expected = Rule::AboveCredits {
+        lane: Lane::Bulk,
+        in_flight: 2,
+    };
+    assert_eq!(one(&log.broken), expected);
+}
+
+#[test]
+fn t1_a_dispatch_before_or_after_its_time_is_found() {
+    let mut log = Log::new();
+    log.queue(1, |queued| queued.not_before = Some(later(5)));
+    log.queue(2, |_| {});
+    log.dispatch(1, 1);
+    log.at = later(101);
+    log.dispatch(2, 1);
+    let expected = [
+        Rule::DispatchedEarly { until: later(5) },
+        Rule::DispatchedLate {
+            not_after: later(100),
+        },
+    ];
+    assert_eq!(log.broken, expected);
+}
+
+#[test]
+fn t2_an_end_before_its_time_and_one_that_does_not_come_are_found() {
+    let mut log = Log::new();
+    log.queue(1, |_| {});
+    log.queue(2, |_| {});
+    log.at = later(100);
+    log.settle(1, Outcome::Expired, "not_after", None);
+    assert_eq!(one(&log.broken), Rule::EndedEarly { until: later(100) });
+    let kinds = Registry::builtin();
+    assert_eq!(log.checker.overdue(later(120), 0, &kinds), []);
+    let overdue = log.checker.overdue(later(121), 0, &kinds);
+    assert_eq!(overdue[0].rule, Rule::Overdue { until: later(120) });
+    assert_eq!(overdue[0].stream, Stream::Command(command(2)));
+}
+
+#[test]
+fn d12_only_the_node_cancels_what_is_in_flight() {
+    let mut log = Log::new();
+    log.queue(1, |_| {});
+    log.queue(2, |_| {});
+    log.dispatch(1, 1);
+    log.dispatch(2, 1);
+    log.settle(1, Outcome::Cancelled, "", Some(1));
+    assert_eq!(log.broken, []);
+    log.settle(2, Outcome::Cancelled, "", None);
+    assert_eq!(one(&log.broken), Rule::CancelledInFlight);
+}
+
+#[test]
+fn d3_what_could_go_out_and_does_not_is_found() {
+    let mut log = Log::new();
+    log.queue(1, |_| {});
+    assert_eq!(log.checker.left_waiting(later(2), 2_000_000), []);
+    let left = log.checker.left_waiting(later(3), 2_000_000);
+    assert_eq!(left[0].rule, Rule::LeftWaiting { since: NOW });
+}
+
+#[test]
+fn l1_a_gap_in_positions_versions_or_seq_is_found() {
+    let mut log = Log::new();
+    log.position += 1;
+    log.queue(2, |_| {});
+    log.versions.insert(Stream::Command(command(2)), 5);
+    log.dispatch(2, 1);
+    let expected = [
+        Rule::Position { before: 2 },
+        Rule::Seq {
+            before: 0,
+            given: 2,
+        },
+        Rule::Version {
+            before: 1,
+            given: 6,
+        },
+    ];
+    assert_eq!(log.broken, expected);
+}
