@@ -1,0 +1,5 @@
+//! The simulation, run.
+
+
+mod bugs;
+mod schedules;
