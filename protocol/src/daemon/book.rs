@@ -342,9 +342,8 @@ impl Book {
         Ok(())
     }
 
-    /// Takes back what the journal could not take: the command is as unknown as before.
+    /// Takes back a refusal that the journal could not take: the command is as unknown as before.
     pub(super) fn take_back(&mut self, id: CommandId) {
-        self.open.remove(&id);
         if self
             .closed
             .get(&id)

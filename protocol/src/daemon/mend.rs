@@ -5,8 +5,12 @@ use super::{Daemon, Effect, Monotonic, Run, limits, update_frames};
 use crate::frame::{Frame, Update, UpdateState};
 
 impl Daemon {
-    /// Rolls back what was accepted without being written, and says nothing more on any command
-    /// until the journal is whole again: no word may leave that a crash could take back.
+    /// Says nothing more on any command until the journal is whole again: no word may leave that a
+    /// crash could take back.
+    ///
+    /// What was accepted stays so and starts once the journal is whole. It is not given back as
+    /// busy: the record may have reached the disk all the same, and a process that reads it would
+    /// run what the ledger has cancelled meanwhile because it waited.
     pub(super) fn journal_failed(
         &mut self,
         unperformed: Vec<Effect>,
@@ -20,9 +24,9 @@ impl Daemon {
                 continue;
             };
             let taken_back = match record {
-                Record::Accepted(command) => command.command_id,
                 Record::Ended(ended) if !ended.accepted => ended.update.command_id,
-                Record::Ended(_)
+                Record::Accepted(_)
+                | Record::Ended(_)
                 | Record::Started(_)
                 | Record::Confirmed(_)
                 | Record::Forgotten(_)

@@ -38,7 +38,8 @@ impl Daemon {
     }
 
     /// A daemon with the journal of an earlier process, and what is to be done before anything
-    /// else.
+    /// else. The records must be durable: what a dead process only wrote is synced first, because
+    /// it is said and acted upon from here on.
     pub fn recover(
         identity: Identity,
         journal_id: JournalId,
