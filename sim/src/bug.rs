@@ -57,6 +57,8 @@ bugs! {
     WakesLost;
     /// The journal is never synced.
     JournalNotSynced;
+    /// A new process takes for durable what an earlier one only wrote.
+    JournalNotSyncedAtStart;
     /// The effect starts before its records are in the journal.
     EffectBeforeJournal;
     /// A restart forgets what ended, confirmed or not.

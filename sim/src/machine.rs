@@ -347,6 +347,10 @@ impl World {
         let own = own.filter(|command| command.node_id() == machine.id).map(|command| command.id);
         let own = own.collect();
         let life = machine.disk.life;
+        // What a dead process wrote may not be durable yet; it is, before it is acted upon.
+        if !matches!(self.bug, Some(Bug::JournalNotSynced | Bug::JournalNotSyncedAtStart)) {
+            machine.disk.sync();
+        }
         let mut records: Vec<_> = machine.disk.records().cloned().collect();
         match self.bug {
             Some(Bug::EndsForgotten) => forget_ends(&mut records),

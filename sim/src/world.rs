@@ -247,7 +247,7 @@ impl World {
             }
         }
         self.checked = end;
-        let wrong = [&mut self.wrong, &mut self.ledger.wrong, &mut self.truth.wrong];
+        let wrong = [&mut self.ledger.wrong, &mut self.truth.wrong, &mut self.wrong];
         wrong.into_iter().find_map(|wrong| (!wrong.is_empty()).then(|| wrong.remove(0)))
     }
 
