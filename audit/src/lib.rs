@@ -1,19 +1,23 @@
-//! Replay: the log folded again and compared with the live tables (SPEC L7).
+//! What the ledger says, held against itself: [`replay`] compares the live tables with the log
+//! (SPEC L7), [`check`] the log with the rules that any log must keep.
 //!
 //! The read tables are written in the same transaction as the events, so they need no proof in
 //! daily life. This is the proof: [`replay`] folds the log from position 1 with the same pure
 //! functions that decided it, makes of the folds what each table must hold, and compares column by
 //! column. A row that was changed, removed or added behind the ledger's back is named.
 
+mod check;
 mod error;
 mod fold;
 mod limits;
+mod log;
 mod replay;
 mod report;
 mod tables;
 #[cfg(test)]
 mod tests;
 
+pub use check::{Checked, check};
 pub use error::Error;
 pub use replay::replay;
 pub use report::{Difference, Report};

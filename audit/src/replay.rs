@@ -3,26 +3,22 @@
 use std::collections::HashMap;
 
 use ledger_projections::rows::{LiveRow, NodeRow, SettledRow};
-use ledger_protocol::event::Event;
 use sqlx::{PgConnection, PgPool};
-use uuid::Uuid;
 
 use crate::Error;
 use crate::error::database;
 use crate::fold::Folds;
-use crate::limits::PAGE_ROWS;
+use crate::log;
 use crate::report::Report;
 use crate::tables::{KeyRow, Row, SpecRow};
 
 /// Folds the whole log and compares the result with every row of the read tables. All is read in
-/// one snapshot of the database, so appends may go on meanwhile; nothing is written, so a standby
-/// will do and spares the primary a long snapshot.
+/// one snapshot of the database, so appends may go on meanwhile.
 ///
 /// The folds are held in memory. An error means that the log itself is not sound, and names the
 /// position; differences in the tables are the report's.
 pub async fn replay(pool: &PgPool) -> Result<Report, Error> {
-    let mut snapshot =
-        database(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await?;
+    let mut snapshot = log::snapshot(pool).await?;
     let mut report = Report::default();
     let mut folds = Folds::default();
     report.events = fold_log(&mut snapshot, &mut folds, &mut report).await?;
@@ -49,41 +45,16 @@ async fn fold_log(
     folds: &mut Folds,
     report: &mut Report,
 ) -> Result<u64, Error> {
-    let (mut last, mut after) = (0_u64, i64::MIN);
-    loop {
-        // By position alone, wherever it lies, so that an event out of place is found.
-        let page: Vec<(i64, Uuid, Vec<u8>)> = database(
-            sqlx::query_as(
-                "SELECT position, stream, body FROM events WHERE shard = 0 AND position > $1
-                 ORDER BY position LIMIT $2",
-            )
-            .bind(after)
-            .bind(PAGE_ROWS)
-            .fetch_all(&mut *conn),
-        )
-        .await?;
-        for (found, stream, body) in &page {
-            let position = last + 1;
-            if u64::try_from(*found) != Ok(position) {
-                return Err(Error::Gap {
-                    expected: position,
-                    found: Some(*found),
-                });
-            }
-            let event =
-                Event::decode(body).map_err(|source| Error::Unreadable { position, source })?;
-            if event.stream.uuid() != *stream {
-                let (expected, found) = (event.stream.uuid().to_string(), stream.to_string());
-                report.add("events", &position.to_string(), "stream", &expected, &found);
-            }
-            folds.apply(position, &event)?;
-            last = position;
+    log::read(conn, |stored| {
+        let own = stored.event.stream.uuid();
+        if own != stored.stream {
+            let (expected, found) = (own.to_string(), stored.stream.to_string());
+            let key = stored.position.to_string();
+            report.add("events", &key, "stream", &expected, &found);
         }
-        match page.last() {
-            Some((position, _, _)) => after = *position,
-            None => return Ok(last),
-        }
-    }
+        folds.apply(stored.position, &stored.event)
+    })
+    .await
 }
 
 /// The head of the one shard must be the last position, and no other shard may have anything.

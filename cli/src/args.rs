@@ -169,6 +169,7 @@ mod tests {
             "watch --nats n --json --count 1 --for 3s --from 1",
             "node list --tenant tenant_01h455vb4pex5vsknk084sn02q --json --api u --token t",
             "audit replay --postgres p --json",
+            "audit check --postgres p --json",
             "--log-format json --log-level debug audit replay --postgres p",
             "audit replay --postgres p --log-level debug",
         ] {

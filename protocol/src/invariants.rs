@@ -300,6 +300,11 @@ impl Checker {
         self.commands.get(&id).map(|command| command.phase.as_str())
     }
 
+    /// How many commands there are.
+    pub fn commands(&self) -> usize {
+        self.commands.len()
+    }
+
     /// How many commands have not ended.
     pub fn live(&self) -> usize {
         let live = self.commands.values().filter(|c| c.phase.is_live());

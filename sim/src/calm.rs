@@ -58,7 +58,10 @@ impl World {
             self.now = self.next_moment().max(self.now + 1_000);
         }
         let live = self.ledger.checker.live();
-        Some(format!("T2: not all is over: {live} commands, {:?}", self.unconfirmed()))
+        Some(format!(
+            "T2: not all is over: {live} commands, {:?}",
+            self.unconfirmed()
+        ))
     }
 
     /// Every part does what it can, until none can do anything at this moment.
@@ -104,7 +107,10 @@ impl World {
         let gateways = (0..self.gateways.len()).filter_map(|g| self.gateway_next(g));
         let sweepers = self.sweepers.iter().map(|sweeper| sweeper.sweep_at);
         let moments = nodes.chain(gateways).chain(sweepers);
-        moments.filter(|at| *at > self.now).min().unwrap_or(self.now + MICROS_PER_SECOND)
+        moments
+            .filter(|at| *at > self.now)
+            .min()
+            .unwrap_or(self.now + MICROS_PER_SECOND)
     }
 
     fn is_over(&self) -> bool {
@@ -120,7 +126,9 @@ impl World {
                 continue;
             }
             let entries = match &machine.process {
-                Some(process) if process.daemon.is_welcome() => process.daemon.hello().entries.len(),
+                Some(process) if process.daemon.is_welcome() => {
+                    process.daemon.hello().entries.len()
+                }
                 Some(_) | None => usize::MAX,
             };
             if entries > 0 {
@@ -144,7 +152,9 @@ impl World {
                     _ => false,
                 });
                 if !has && confirmed.refused.is_none() {
-                    return Some(format!("D5: {id} is confirmed, and the ledger has no word of it"));
+                    return Some(format!(
+                        "D5: {id} is confirmed, and the ledger has no word of it"
+                    ));
                 }
             }
         }

@@ -13,12 +13,25 @@ use serde_json::json;
 use crate::world::World;
 
 const OF_NODES: &[&str] = &[
-    "diag.nvml", "inventory.refresh", "logs.collect", "logs.collect", "node.reboot", "gpu.reset",
-    "diag.dcgm", "daemon.upgrade",
+    "diag.nvml",
+    "inventory.refresh",
+    "logs.collect",
+    "logs.collect",
+    "node.reboot",
+    "gpu.reset",
+    "diag.dcgm",
+    "daemon.upgrade",
 ];
 const OF_RAMDISKS: &[&str] = &[
-    "diag.nvml", "inventory.refresh", "logs.collect", "node.reboot", "disk.wipe", "disk.wipe",
-    "deploy.image", "boot.kexec", "daemon.upgrade",
+    "diag.nvml",
+    "inventory.refresh",
+    "logs.collect",
+    "node.reboot",
+    "disk.wipe",
+    "disk.wipe",
+    "deploy.image",
+    "boot.kexec",
+    "daemon.upgrade",
 ];
 /// Not for the role, so that the daemon refuses it.
 const OF_SITES: &str = "bmc.power";
@@ -113,7 +126,10 @@ impl World {
             Role::Ramdisk | Role::Site => OF_RAMDISKS,
         };
         let other = self.chance.one_in(24).then_some(OF_SITES);
-        let name = name.or(other).or_else(|| self.chance.pick(kinds)).unwrap_or(OF_SITES);
+        let name = name
+            .or(other)
+            .or_else(|| self.chance.pick(kinds))
+            .unwrap_or(OF_SITES);
         let Some(mut kind) = self.kinds.get(name).cloned() else {
             return;
         };
@@ -129,7 +145,11 @@ impl World {
         });
         let held = not_before.is_none() && self.chance.one_in(8);
         let node = self.machines[n].id;
-        let generation = self.ledger.nodes.get(&node).map_or(0, |node| node.generation);
+        let generation = self
+            .ledger
+            .nodes
+            .get(&node)
+            .map_or(0, |node| node.generation);
         let ahead = u64::from(self.chance.one_in(3));
         let min_generation = self.chance.one_in(8).then_some(generation + ahead);
         self.ids += 1;

@@ -61,7 +61,9 @@ impl World {
                     gateway.wakes.wake(node);
                 }
                 (Body::CommandDispatched(_), _, Some(id)) => {
-                    let unknown = gateway.open(node).is_some_and(|held| !held.sent.contains(&id));
+                    let unknown = gateway
+                        .open(node)
+                        .is_some_and(|held| !held.sent.contains(&id));
                     if unknown {
                         gateway.doubts.wake(node);
                     }
@@ -101,7 +103,9 @@ impl World {
     /// Ends the node's sessions here that are older than `newest`.
     fn close_all(&mut self, g: usize, node: NodeId, newest: u64) {
         let older = self.gateways[g].sessions.iter();
-        let older = older.filter(|held| held.node == node && (newest == u64::MAX || (1..newest).contains(&held.epoch)));
+        let older = older.filter(|held| {
+            held.node == node && (newest == u64::MAX || (1..newest).contains(&held.epoch))
+        });
         let older: Vec<_> = older.map(|held| held.connection).collect();
         for id in older {
             self.end_session(g, id, "superseded, or deleted");
@@ -117,7 +121,11 @@ impl World {
         if self.bug == Some(Bug::WakesLost) {
             return false;
         }
-        let nodes: BTreeSet<_> = self.gateways[g].sessions.iter().map(|held| held.node).collect();
+        let nodes: BTreeSet<_> = self.gateways[g]
+            .sessions
+            .iter()
+            .map(|held| held.node)
+            .collect();
         for node in &nodes {
             self.gateways[g].wakes.wake(*node);
             self.send_cancels(g, *node);
@@ -146,7 +154,10 @@ impl World {
             });
             due.retain(|command| {
                 let lane = command.queued.lane;
-                let own = gateway.counted.iter().filter(|(n, l, _)| (*n, *l) == (node, lane));
+                let own = gateway
+                    .counted
+                    .iter()
+                    .filter(|(n, l, _)| (*n, *l) == (node, lane));
                 let room = own.count() < lane_credits(lane) as usize;
                 if room {
                     gateway.counted.push((node, lane, command.id));
@@ -194,7 +205,9 @@ impl World {
         let dispatched = self.ledger.dispatch(&actor, &command, epoch, at);
         if self.tracing {
             let said = dispatched.as_ref().map(|command| command.version);
-            self.trace.push(format!("gateway {g} dispatches {id} under {epoch}: {said:?}"));
+            self.trace.push(format!(
+                "gateway {g} dispatches {id} under {epoch}: {said:?}"
+            ));
         }
         match dispatched {
             // Committed, and nobody is told.
@@ -209,7 +222,9 @@ impl World {
             Err(Refusal::StaleEpoch { .. } | Refusal::NodeDeleted(_)) => {
                 self.tally.fenced += 1;
                 self.not_sent(g, node, epoch, id);
-                let held = self.gateways[g].open(node).filter(|held| held.epoch == epoch);
+                let held = self.gateways[g]
+                    .open(node)
+                    .filter(|held| held.epoch == epoch);
                 if let Some(connection) = held.map(|held| held.connection) {
                     self.end_session(g, connection, "superseded");
                 }
@@ -222,14 +237,21 @@ impl World {
             }
             Err(_) => self.not_sent(g, node, epoch, id),
         }
-        if self.gateways[g].rounds.get(which).is_some_and(|round| round.due.is_empty()) {
+        if self.gateways[g]
+            .rounds
+            .get(which)
+            .is_some_and(|round| round.due.is_empty())
+        {
             self.end_round(g, which);
         }
         true
     }
 
     fn not_sent(&mut self, g: usize, node: NodeId, epoch: u64, id: CommandId) {
-        if let Some(held) = self.gateways[g].open(node).filter(|held| held.epoch == epoch) {
+        if let Some(held) = self.gateways[g]
+            .open(node)
+            .filter(|held| held.epoch == epoch)
+        {
             held.sent.remove(&id);
         }
     }
@@ -276,7 +298,12 @@ impl World {
         let Ok(node) = self.ledger.node(id) else {
             return false;
         };
-        let read = (id, node.epoch, node.deleted_at.is_some(), self.ledger.in_flight(id));
+        let read = (
+            id,
+            node.epoch,
+            node.deleted_at.is_some(),
+            self.ledger.in_flight(id),
+        );
         self.gateways[g].read.push(read);
         true
     }
@@ -293,7 +320,10 @@ impl World {
             && let Some(left) = held.left.take()
         {
             epoch = held.epoch;
-            for command in in_flight.iter().filter(|command| !left.contains(&command.id)) {
+            for command in in_flight
+                .iter()
+                .filter(|command| !left.contains(&command.id))
+            {
                 let is_ours = command.state == (State::Dispatched { epoch });
                 if is_ours && held.sent.insert(command.id) {
                     frames.push(command_frame(command));
@@ -306,7 +336,11 @@ impl World {
         for frame in frames {
             self.send_to(g, node, epoch, frame);
         }
-        for held in self.gateways[g].sessions.iter_mut().filter(|held| held.node == node) {
+        for held in self.gateways[g]
+            .sessions
+            .iter_mut()
+            .filter(|held| held.node == node)
+        {
             held.left = None;
         }
         self.gateways[g].doubts.done(node);

@@ -108,7 +108,10 @@ impl World {
     /// One side finds out that its connection is broken.
     fn notice_cut(&mut self) -> bool {
         let broken = self.connections.iter();
-        let broken: Vec<_> = broken.filter(|(_, c)| c.broken).map(|(id, _)| *id).collect();
+        let broken: Vec<_> = broken
+            .filter(|(_, c)| c.broken)
+            .map(|(id, _)| *id)
+            .collect();
         let Some(id) = self.chance.pick(&broken) else {
             return false;
         };
@@ -127,7 +130,9 @@ impl World {
         {
             process.connection = None;
             process.connect_at = self.now;
-            process.inbox.push_back(ledger_protocol::daemon::Input::Disconnected);
+            process
+                .inbox
+                .push_back(ledger_protocol::daemon::Input::Disconnected);
         }
     }
 

@@ -84,7 +84,9 @@ impl Gateway {
 
     /// The node's open session.
     pub(crate) fn open(&mut self, node: NodeId) -> Option<&mut Held> {
-        self.sessions.iter_mut().find(|held| held.node == node && held.epoch > 0)
+        self.sessions
+            .iter_mut()
+            .find(|held| held.node == node && held.epoch > 0)
     }
 }
 
@@ -133,7 +135,9 @@ impl World {
 
     fn held(&mut self, g: usize, connection: u64) -> Option<&mut Held> {
         let sessions = &mut self.gateways[g].sessions;
-        sessions.iter_mut().find(|held| held.connection == connection)
+        sessions
+            .iter_mut()
+            .find(|held| held.connection == connection)
     }
 
     /// One message, or the end, of a connection reaches its gateway.
@@ -179,14 +183,18 @@ impl World {
             return false;
         };
         if let Some(frame) = connection.down.pop_front() {
-            process.inbox.push_back(ledger_protocol::daemon::Input::Frame(frame));
+            process
+                .inbox
+                .push_back(ledger_protocol::daemon::Input::Frame(frame));
             return true;
         }
         if !connection.gateway_end && !connection.broken {
             connection.node_end = false;
             process.connection = None;
             process.connect_at = self.now + self.chance.between(0, 500_000);
-            process.inbox.push_back(ledger_protocol::daemon::Input::Disconnected);
+            process
+                .inbox
+                .push_back(ledger_protocol::daemon::Input::Disconnected);
             return true;
         }
         false
@@ -203,14 +211,17 @@ impl World {
                 && matches!(known.state, State::Acked { .. } | State::Running { .. })
             {
                 let id = command.command_id;
-                self.wrong.push(format!("D9: {id} was accepted, and is sent again"));
+                self.wrong
+                    .push(format!("D9: {id} was accepted, and is sent again"));
             }
             connection.down.push_back(frame);
         }
     }
 
     pub(crate) fn send_to(&mut self, g: usize, node: NodeId, epoch: u64, frame: Frame) {
-        let held = self.gateways[g].open(node).filter(|held| held.epoch == epoch);
+        let held = self.gateways[g]
+            .open(node)
+            .filter(|held| held.epoch == epoch);
         if let Some(connection) = held.map(|held| held.connection) {
             self.send(connection, frame);
         }
@@ -261,7 +272,12 @@ impl World {
             return;
         };
         let held = sessions.swap_remove(place);
-        self.say(|| format!("gateway {g} ends session {} of {}: {reason}", held.epoch, held.node));
+        self.say(|| {
+            format!(
+                "gateway {g} ends session {} of {}: {reason}",
+                held.epoch, held.node
+            )
+        });
         let recorded = !self.faults_on || !self.chance.one_in(6);
         if held.epoch > 0 && recorded {
             let close = (held.node, held.epoch, reason.to_owned());
@@ -283,7 +299,9 @@ impl World {
     /// Some session's work is done by the ledger. Several are under way, so any may be first.
     pub(crate) fn gateway_work(&mut self, g: usize) -> bool {
         let sessions = &self.gateways[g].sessions;
-        let able: Vec<_> = (0..sessions.len()).filter(|s| !sessions[*s].works.is_empty()).collect();
+        let able: Vec<_> = (0..sessions.len())
+            .filter(|s| !sessions[*s].works.is_empty())
+            .collect();
         let Some(place) = self.chance.pick(&able) else {
             return false;
         };
@@ -301,7 +319,10 @@ impl World {
             Work::Report(updates) => self.report(g, id, updates, unavailable),
             Work::ApplyGeneration(_) if unavailable => {}
             Work::ApplyGeneration(generation) => {
-                match self.ledger.apply_generation(node, &actor, epoch, generation, at) {
+                match self
+                    .ledger
+                    .apply_generation(node, &actor, epoch, generation, at)
+                {
                     Ok(()) => {
                         if let Some(held) = self.held(g, id) {
                             held.machine.generation_recorded(generation);
@@ -312,7 +333,11 @@ impl World {
                 }
             }
             Work::SendSpec => {
-                let generation = self.ledger.nodes.get(&node).map_or(0, |node| node.generation);
+                let generation = self
+                    .ledger
+                    .nodes
+                    .get(&node)
+                    .map_or(0, |node| node.generation);
                 if generation > 0 && !unavailable {
                     self.send(id, spec_frame(generation, vec![0x80]));
                 }
@@ -333,7 +358,11 @@ impl World {
             Err(refusal) => return self.end_session(g, id, &refusal.to_string()),
         };
         self.tally.sessions += 1;
-        if self.connections.get(&id).is_none_or(|connection| !connection.node_end) {
+        if self
+            .connections
+            .get(&id)
+            .is_none_or(|connection| !connection.node_end)
+        {
             self.stale_hellos.push((node.id, node.epoch));
         }
         let Some(held) = self.held(g, id) else { return };
@@ -347,7 +376,9 @@ impl World {
         }
         let mut effects = held.machine.opened(&node, &replay, elapsed, at);
         if self.bug == Some(Bug::ReplaysSelfTerminating) {
-            let again = replay.iter().filter(|command| command.queued.self_terminating);
+            let again = replay
+                .iter()
+                .filter(|command| command.queued.self_terminating);
             effects.extend(again.map(|command| Effect::Send(command_frame(command))));
         }
         let older: Vec<_> = self.gateways[g]
@@ -377,7 +408,11 @@ impl World {
                 answers.push((command, state, Answer::None));
                 continue;
             }
-            let attempts = self.ledger.commands.get(&command).map_or(1, |known| known.attempts);
+            let attempts = self
+                .ledger
+                .commands
+                .get(&command)
+                .map_or(1, |known| known.attempts);
             let random = u32::try_from(self.chance.bits() >> 32).unwrap_or(0);
             let wait = busy_backoff(attempts, random);
             let wait = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
@@ -386,9 +421,13 @@ impl World {
             } else {
                 at
             };
-            let reported = self.ledger.report(&actor, node, epoch, &update, retry_at, at);
+            let reported = self
+                .ledger
+                .report(&actor, node, epoch, &update, retry_at, at);
             if self.tracing {
-                self.trace.push(format!("gateway {g} reports {state:?} of {command}: {reported:?}"));
+                self.trace.push(format!(
+                    "gateway {g} reports {state:?} of {command}: {reported:?}"
+                ));
             }
             let answer = match reported {
                 // The commit is done, and nobody is told.
@@ -446,7 +485,9 @@ impl World {
             let tick = i64::try_from(held.machine.next_tick().as_micros()).unwrap_or(i64::MAX);
             held.started.saturating_add(tick)
         });
-        let repair = [gateway.repair_at].into_iter().filter(|_| !gateway.sessions.is_empty());
+        let repair = [gateway.repair_at]
+            .into_iter()
+            .filter(|_| !gateway.sessions.is_empty());
         ticks.chain(repair).filter(|at| *at > self.now).min()
     }
 

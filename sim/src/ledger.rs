@@ -295,7 +295,10 @@ impl Ledger {
         certified: ledger_protocol::event::NodeCertified,
         now: Timestamp,
     ) {
-        if let Ok(body) = self.node(id).and_then(|node| node.decide_certify(certified)) {
+        if let Ok(body) = self
+            .node(id)
+            .and_then(|node| node.decide_certify(certified))
+        {
             self.on_node(id, actor, now, Some(body));
         }
     }
@@ -366,7 +369,9 @@ impl Ledger {
         reason: &str,
         now: Timestamp,
     ) {
-        let body = self.node(id).map(|node| node.decide_close_session(epoch, reason));
+        let body = self
+            .node(id)
+            .map(|node| node.decide_close_session(epoch, reason));
         if let Ok(body) = body {
             self.on_node(id, actor, now, body);
         }
@@ -374,9 +379,8 @@ impl Ledger {
 
     /// The node's commands that have not ended, in `seq` order.
     fn commands_of(&self, node: NodeId) -> Vec<&Command> {
-        let live = |command: &&Command| {
-            command.node_id() == node && !command.state_name().is_terminal()
-        };
+        let live =
+            |command: &&Command| command.node_id() == node && !command.state_name().is_terminal();
         let mut commands: Vec<_> = self.commands.values().filter(live).collect();
         commands.sort_unstable_by_key(|command| command.queued.seq);
         commands
@@ -385,7 +389,10 @@ impl Ledger {
     /// What is in flight to a node, in `seq` order.
     pub(crate) fn in_flight(&self, node: NodeId) -> Vec<Command> {
         let commands = self.commands_of(node).into_iter();
-        commands.filter(|command| command.is_in_flight()).cloned().collect()
+        commands
+            .filter(|command| command.is_in_flight())
+            .cloned()
+            .collect()
     }
 
     /// How many commands of one lane are in flight to a node.

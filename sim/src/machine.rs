@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ledger_protocol::daemon::{Daemon, Effect, End, Identity, Input, Job, Monotonic, Record, Report, SupportedKinds};
+use ledger_protocol::daemon::{
+    Daemon, Effect, End, Identity, Input, Job, Monotonic, Record, Report, SupportedKinds,
+};
 use ledger_protocol::frame::{CommandUpdate, Frame};
 use ledger_protocol::id::{CommandId, JournalId, NodeId};
 use ledger_protocol::kind::Role;
@@ -115,8 +117,7 @@ impl World {
                 self.truth.decided(command, decided.1, at);
             }
         }
-        let is_record =
-            |effect: &Effect| matches!(effect, Effect::Journal(_) | Effect::Rewrite(_));
+        let is_record = |effect: &Effect| matches!(effect, Effect::Journal(_) | Effect::Rewrite(_));
         match self.bug {
             Some(Bug::EffectBeforeJournal) => effects.sort_by_key(|effect| match effect {
                 Effect::Start(_) => 0,
@@ -161,7 +162,9 @@ impl World {
             process.todo.push_front(effect);
             let unperformed = process.todo.drain(..).collect();
             let mono = process.mono(now);
-            let effects = process.daemon.handle(Input::JournalFailed { unperformed }, mono);
+            let effects = process
+                .daemon
+                .handle(Input::JournalFailed { unperformed }, mono);
             self.tally.journal_failed += 1;
             self.plan(n, effects);
             return true;
@@ -188,7 +191,9 @@ impl World {
                         }
                     }
                 }
-                let connection = process.connection.and_then(|id| self.connections.get_mut(&id));
+                let connection = process
+                    .connection
+                    .and_then(|id| self.connections.get_mut(&id));
                 if let (Some(connection), Ok(bytes)) = (connection, frame.encode())
                     && !connection.broken
                 {
@@ -236,10 +241,13 @@ impl World {
             return false;
         };
         let able = |job: &Running| {
-            !job.reported && (!job.applied || !job.self_terminating || now >= job.until)
+            !job.reported
+                && (!job.applied || !job.self_terminating || now >= job.until)
                 && (!job.stuck || job.stop || now >= job.until)
         };
-        let able: Vec<_> = (0..process.jobs.len()).filter(|j| able(&process.jobs[*j])).collect();
+        let able: Vec<_> = (0..process.jobs.len())
+            .filter(|j| able(&process.jobs[*j]))
+            .collect();
         let Some(j) = self.chance.pick(&able) else {
             return false;
         };
@@ -297,8 +305,7 @@ impl World {
         let machine = &mut self.machines[n];
         if kind == "daemon.upgrade" {
             if let Some(command) = self.ledger.commands.get(&id)
-                && let Ok(payload) =
-                    ledger_protocol::canonical::to_json(&command.queued.payload)
+                && let Ok(payload) = ledger_protocol::canonical::to_json(&command.queued.payload)
                 && let Some(version) = payload["version"].as_str()
             {
                 version.clone_into(&mut machine.version);
@@ -344,11 +351,16 @@ impl World {
             return false;
         }
         let own = self.ledger.commands.values();
-        let own = own.filter(|command| command.node_id() == machine.id).map(|command| command.id);
+        let own = own
+            .filter(|command| command.node_id() == machine.id)
+            .map(|command| command.id);
         let own = own.collect();
         let life = machine.disk.life;
         // What a dead process wrote may not be durable yet; it is, before it is acted upon.
-        if !matches!(self.bug, Some(Bug::JournalNotSynced | Bug::JournalNotSyncedAtStart)) {
+        if !matches!(
+            self.bug,
+            Some(Bug::JournalNotSynced | Bug::JournalNotSyncedAtStart)
+        ) {
             machine.disk.sync();
         }
         let mut records: Vec<_> = machine.disk.records().cloned().collect();
@@ -365,7 +377,9 @@ impl World {
             kinds: machine.kinds.clone(),
         };
         // The clock that never jumps begins anywhere.
-        let origin = self.chance.between(-1_000_000_000_000, 2_000_000_000_000_000);
+        let origin = self
+            .chance
+            .between(-1_000_000_000_000, 2_000_000_000_000_000);
         let mono = Monotonic::from_micros(self.now - origin);
         let journal_id = machine.disk.journal_id;
         let recovered = Daemon::recover(identity.clone(), journal_id, records, mono);
@@ -396,7 +410,10 @@ impl World {
         self.kill(n);
         self.ids += 1;
         let [.., a, b] = self.ids.to_be_bytes();
-        let new_id = JournalId::new(Timestamp::from_micros(self.now), [7, 0, 0, 0, 0, 0, 0, 0, a, b]);
+        let new_id = JournalId::new(
+            Timestamp::from_micros(self.now),
+            [7, 0, 0, 0, 0, 0, 0, 0, a, b],
+        );
         let keeps = self.bug == Some(Bug::LostJournalKeepsItsId);
         let disk = &mut self.machines[n].disk;
         let id = if keeps { disk.journal_id } else { new_id };
@@ -414,7 +431,9 @@ impl World {
         if process.connection.is_some() || now < process.connect_at {
             return false;
         }
-        let able: Vec<_> = (0..self.gateways.len()).filter(|g| self.gateways[*g].alive).collect();
+        let able: Vec<_> = (0..self.gateways.len())
+            .filter(|g| self.gateways[*g].alive)
+            .collect();
         let Some(gateway) = self.chance.pick(&able) else {
             return false;
         };
@@ -462,8 +481,17 @@ impl World {
             return Some(machine.start_at);
         };
         let connect = process.connection.is_none().then_some(process.connect_at);
-        let jobs = process.jobs.iter().map(|job| job.until).filter(|at| *at > self.now);
-        process.next_deadline().into_iter().chain(connect).chain(jobs).min()
+        let jobs = process
+            .jobs
+            .iter()
+            .map(|job| job.until)
+            .filter(|at| *at > self.now);
+        process
+            .next_deadline()
+            .into_iter()
+            .chain(connect)
+            .chain(jobs)
+            .min()
     }
 }
 

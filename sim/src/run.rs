@@ -46,12 +46,7 @@ pub fn run_one(seed: u64, bug: Option<Bug>, tracing: bool) -> Result<Tally, Fail
     run_with(&Shared::new(), seed, bug, tracing)
 }
 
-fn run_with(
-    shared: &Shared,
-    seed: u64,
-    bug: Option<Bug>,
-    tracing: bool,
-) -> Result<Tally, Failure> {
+fn run_with(shared: &Shared, seed: u64, bug: Option<Bug>, tracing: bool) -> Result<Tally, Failure> {
     let mut world = World::new(seed, bug, tracing, shared);
     let ran = catch_unwind(AssertUnwindSafe(|| run(&mut world)));
     let wrong = ran.unwrap_or_else(|_| Some("a panic; its message stands above".to_owned()));

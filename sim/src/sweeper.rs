@@ -24,7 +24,11 @@ impl World {
         let forgets = self.bug == Some(Bug::SweepForgetsFlight);
         let live = self.ledger.commands.values();
         let decided = live.filter(|command| {
-            let timeout = if early { 0 } else { command.queued.timeout_seconds };
+            let timeout = if early {
+                0
+            } else {
+                command.queued.timeout_seconds
+            };
             !matches!(command.state, State::Settled(_))
                 && command.queued.not_after < at
                 && !(forgets && command.is_in_flight())

@@ -55,7 +55,9 @@ impl Truth {
         let (starts, in_life) = (facts.starts, *in_life);
         let queued = &command.queued;
         if starts > 1 && !queued.retry_safe {
-            self.is_wrong(format!("D8: {id} is not retry-safe and started {starts} times"));
+            self.is_wrong(format!(
+                "D8: {id} is not retry-safe and started {starts} times"
+            ));
         }
         if in_life > 1 {
             self.is_wrong(format!("D7: {id} started {in_life} times by one journal"));
@@ -66,7 +68,10 @@ impl Truth {
     pub fn decided(&mut self, command: &Command, starts: bool, now: Timestamp) {
         let queued = &command.queued;
         let timeout = if starts { queued.timeout_seconds } else { 0 };
-        let over = queued.not_after.plus_seconds(timeout).plus_micros(CLOCK_MICROS_MAX);
+        let over = queued
+            .not_after
+            .plus_seconds(timeout)
+            .plus_micros(CLOCK_MICROS_MAX);
         if now > over {
             let (id, what) = (command.id, if starts { "started" } else { "accepted" });
             self.is_wrong(format!("D10: {id} was {what} at {now}, after {over}"));
@@ -117,7 +122,9 @@ impl Truth {
             self.is_wrong(format!("D12: {id} is cancelled and took effect"));
         }
         if early {
-            self.is_wrong(format!("D10: {id} was refused as EXPIRED at {now}, too early"));
+            self.is_wrong(format!(
+                "D10: {id} was refused as EXPIRED at {now}, too early"
+            ));
         }
         if let Some(before) = before.filter(|before| *before != update.state) {
             let end = update.state;
@@ -126,7 +133,12 @@ impl Truth {
     }
 
     /// A process reads the journal: what was said of this life must stand there (SPEC D5).
-    pub fn restarted<'a>(&mut self, records: impl Iterator<Item = &'a Record>, life: u32, own: &BTreeSet<CommandId>) {
+    pub fn restarted<'a>(
+        &mut self,
+        records: impl Iterator<Item = &'a Record>,
+        life: u32,
+        own: &BTreeSet<CommandId>,
+    ) {
         let mut known = BTreeMap::new();
         for record in records {
             match record {
@@ -139,19 +151,26 @@ impl Truth {
                 Record::Forgotten(kept) => {
                     known.insert(kept.command_id, Some(kept.state));
                 }
-                Record::Started(_) | Record::Confirmed(_) | Record::Seen(_) | Record::Applied(_) => {}
+                Record::Started(_)
+                | Record::Confirmed(_)
+                | Record::Seen(_)
+                | Record::Applied(_) => {}
             }
         }
         let mut wrong = Vec::new();
         for (id, facts) in self.facts.iter().filter(|(id, _)| own.contains(id)) {
             let stands = known.get(id);
             if facts.said.contains(&life) && stands.is_none() {
-                wrong.push(format!("D5: {id} was acknowledged and is not in the journal"));
+                wrong.push(format!(
+                    "D5: {id} was acknowledged and is not in the journal"
+                ));
             }
             if let Some(end) = facts.said_end.get(&life)
                 && stands != Some(&Some(*end))
             {
-                wrong.push(format!("D5: {id} was said to be {end:?}; the journal has {stands:?}"));
+                wrong.push(format!(
+                    "D5: {id} was said to be {end:?}; the journal has {stands:?}"
+                ));
             }
         }
         self.wrong.extend(wrong);
@@ -186,7 +205,9 @@ impl Truth {
             }
         } else if reason == Some("journal-lost") {
             if is_known {
-                wrong.push(format!("D8: {id} is journal-lost and stands in the journal"));
+                wrong.push(format!(
+                    "D8: {id} is journal-lost and stands in the journal"
+                ));
             }
         } else {
             let word = match end.state {
@@ -197,7 +218,10 @@ impl Truth {
             };
             let proved = end.state == Outcome::Succeeded && command.queued.self_terminating;
             if !proved && !said(word) {
-                wrong.push(format!("S1: {id} is {:?}, which the node never said", end.state));
+                wrong.push(format!(
+                    "S1: {id} is {:?}, which the node never said",
+                    end.state
+                ));
             }
             if end.state == Outcome::Succeeded && !proved && !facts.ends.contains(&End::Succeeded) {
                 wrong.push(format!("S1: {id} is succeeded, which no executor said"));

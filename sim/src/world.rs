@@ -122,7 +122,9 @@ impl World {
         let mut machines = Vec::new();
         for n in 0..=u8::from(chance.one_in(4)) {
             let id = NodeId::new(at, [n; 10]);
-            let role = chance.pick(&[Role::Node, Role::Ramdisk]).unwrap_or(Role::Node);
+            let role = chance
+                .pick(&[Role::Node, Role::Ramdisk])
+                .unwrap_or(Role::Node);
             let registered = NodeRegistered {
                 labels: BTreeMap::new(),
                 name: format!("node-{n}"),
@@ -225,7 +227,8 @@ impl World {
     }
 
     pub(crate) fn forget_closed(&mut self) {
-        self.connections.retain(|_, connection| connection.node_end || connection.gateway_end);
+        self.connections
+            .retain(|_, connection| connection.node_end || connection.gateway_end);
     }
 
     /// What must hold now. Says what does not.
@@ -247,8 +250,14 @@ impl World {
             }
         }
         self.checked = end;
-        let wrong = [&mut self.ledger.wrong, &mut self.truth.wrong, &mut self.wrong];
-        wrong.into_iter().find_map(|wrong| (!wrong.is_empty()).then(|| wrong.remove(0)))
+        let wrong = [
+            &mut self.ledger.wrong,
+            &mut self.truth.wrong,
+            &mut self.wrong,
+        ];
+        wrong
+            .into_iter()
+            .find_map(|wrong| (!wrong.is_empty()).then(|| wrong.remove(0)))
     }
 
     /// Counts an event, and compares an end with the node's truth.
@@ -257,7 +266,11 @@ impl World {
         if self.tracing {
             let (stream, at) = (event.stream, event.at.as_micros() - START);
             let body = event.body.to_json();
-            let line = format!("@{} +{at} {stream} {} {body}", position + 1, event.body.type_name());
+            let line = format!(
+                "@{} +{at} {stream} {} {body}",
+                position + 1,
+                event.body.type_name()
+            );
             self.trace.push(line);
         }
         let tally = &mut self.tally;
@@ -271,7 +284,10 @@ impl World {
                 let Some(command) = self.ledger.commands.get(&id) else {
                     return;
                 };
-                let node = self.machines.iter().find(|machine| machine.id == end.node_id);
+                let node = self
+                    .machines
+                    .iter()
+                    .find(|machine| machine.id == end.node_id);
                 let life = node.map_or(0, |machine| machine.disk.life);
                 let is_known = node.is_some_and(|machine| {
                     machine.disk.records().any(|record| match record {
@@ -284,7 +300,8 @@ impl World {
                 // side: nothing starts twice, and the node's word is kept as a late result.
                 let stale = end.epoch.map(|epoch| (end.node_id, epoch));
                 let is_stale = stale.is_some_and(|stale| self.stale_hellos.contains(&stale));
-                let is_false = is_stale && is_known && end.reason.as_deref() == Some("journal-lost");
+                let is_false =
+                    is_stale && is_known && end.reason.as_deref() == Some("journal-lost");
                 tally.falsely_lost += u64::from(is_false);
                 let is_known = is_known && !is_stale;
                 let said = self.truth.settled(command, end, life, is_known);

@@ -1,5 +1,4 @@
 //! The simulation, run.
 
-
 mod bugs;
 mod schedules;

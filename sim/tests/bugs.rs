@@ -14,5 +14,8 @@ fn s4_d5_d8_every_planted_bug_is_found_within_1_000_seeds() {
             None => missed.push(bug),
         }
     }
-    assert!(missed.is_empty(), "not found within {SEEDS} seeds: {missed:?}");
+    assert!(
+        missed.is_empty(),
+        "not found within {SEEDS} seeds: {missed:?}"
+    );
 }

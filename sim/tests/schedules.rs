@@ -11,7 +11,10 @@ const ONCE_FAILED: &[u64] = &[];
 
 fn setting(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} must be a number; it is `{text}`")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} must be a number; it is `{text}`")),
+    )
 }
 
 fn fail(failure: &Failure) -> ! {
@@ -37,11 +40,12 @@ fn s4_d7_d8_t2_every_schedule_of_faults_keeps_the_invariants() {
 
 /// A run in which nothing happened has shown nothing.
 fn assert_enough(tally: &Tally) {
-    let at_least = [
-        ("accepted", tally.accepted, 0),
-    ];
+    let at_least = [("accepted", tally.accepted, 0)];
     for (what, count, least) in at_least {
-        assert!(count >= least, "{what}: {count}, which is below {least}\n{tally}");
+        assert!(
+            count >= least,
+            "{what}: {count}, which is below {least}\n{tally}"
+        );
     }
 }
 

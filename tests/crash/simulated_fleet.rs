@@ -216,6 +216,8 @@ async fn s4_every_command_of_a_fleet_that_keeps_dying_ends_once_with_at_most_one
     tasks.close();
     tasks.wait().await;
     pool.close().await;
-    Process::output(&["audit", "replay", "--postgres", up.text("postgres")]).await;
+    for verb in ["replay", "check"] {
+        Process::output(&["audit", verb, "--postgres", up.text("postgres")]).await;
+    }
     assert!(up.stop().await.success());
 }

@@ -1,7 +1,8 @@
 //! `audit`: what the ledger says happened, checked.
 
 use clap::{Args, Subcommand};
-use ledger_audit::{Error, Report};
+use ledger_audit::{Checked, Error, Report};
+use ledger_protocol::kind::Registry;
 use serde_json::json;
 
 use crate::exit::{Code, Failure};
@@ -27,6 +28,15 @@ enum Verb {
         #[command(flatten)]
         postgres: PostgresOption,
     },
+    /// Check every event against the rules that any log must keep: one end for each command, order,
+    /// credits, sessions, deadlines; whatever breaks one is printed, and the exit code is 1
+    Check {
+        /// Print the report as JSON
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        postgres: PostgresOption,
+    },
 }
 
 /// Does what the verb says.
@@ -36,6 +46,12 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             let pool = postgres::connect(&postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
             let report = ledger_audit::replay(&pool).await.map_err(told)?;
             tell(&report, json, output)
+        }
+        Verb::Check { json, postgres } => {
+            let pool = postgres::connect(&postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
+            let kinds = Registry::builtin();
+            let checked = ledger_audit::check(&pool, &kinds).await.map_err(told)?;
+            tell_checked(&checked, json, output)
         }
     }
 }
@@ -97,6 +113,51 @@ fn tell(report: &Report, json: bool, output: &mut Output) -> Result<(), Failure>
         output.line(&format!(
             "the live tables are exactly what the log says \
              (events: {events}, commands: {commands}, nodes: {nodes})"
+        ))?;
+    }
+    Ok(())
+}
+
+fn tell_checked(checked: &Checked, json: bool, output: &mut Output) -> Result<(), Failure> {
+    let Checked {
+        events,
+        commands,
+        live,
+        violations,
+        violations_total: total,
+    } = checked;
+    if json {
+        let violations: Vec<_> = violations
+            .iter()
+            .map(|found| {
+                json!({
+                    "position": found.position,
+                    "stream": found.stream.to_string(),
+                    "rule": found.rule.to_string(),
+                })
+            })
+            .collect();
+        output.json(&json!({
+            "events": events,
+            "commands": commands,
+            "live": live,
+            "violationsTotal": total,
+            "violations": violations,
+        }))?;
+    } else {
+        for violation in violations {
+            output.line(&printable(&violation.to_string()))?;
+        }
+    }
+    if !checked.is_clean() {
+        let shown = violations.len();
+        return Err(Failure::failed(format!(
+            "the log breaks its rules ({total} violations, {shown} shown)"
+        )));
+    }
+    if !json {
+        output.line(&format!(
+            "the log keeps every rule (events: {events}, commands: {commands}, not ended: {live})"
         ))?;
     }
     Ok(())

@@ -258,7 +258,12 @@ impl Checker {
     }
 
     /// Changes a command, and with it what is counted in its lane.
-    fn change(&mut self, id: CommandId, at: Timestamp, change: impl FnOnce(&mut Tracked, Timestamp)) {
+    fn change(
+        &mut self,
+        id: CommandId,
+        at: Timestamp,
+        change: impl FnOnce(&mut Tracked, Timestamp),
+    ) {
         let Some(command) = self.commands.get_mut(&id) else {
             return;
         };

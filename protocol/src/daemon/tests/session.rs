@@ -374,7 +374,11 @@ fn d5_an_acceptance_that_may_have_reached_the_disk_is_not_given_back() {
     let said = driver.give(Input::JournalFailed {
         unperformed: effects,
     });
-    assert_eq!(said, none(), "the ledger must not take it for one that waits");
+    assert_eq!(
+        said,
+        none(),
+        "the ledger must not take it for one that waits"
+    );
     driver.restart();
     let started = driver.connect();
     assert!(started.contains(&"start 1".to_owned()), "{started:?}");

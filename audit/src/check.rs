@@ -1,0 +1,70 @@
+//! The log, held against what must hold of any log (SPEC sections 1, 2, 5 and 6).
+
+use ledger_protocol::invariants::{Checker, Violation};
+use ledger_protocol::kind::Registry;
+use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
+use sqlx::PgPool;
+
+use crate::Error;
+use crate::error::database;
+use crate::limits::{LOOK_SECONDS, SWEEP_LATE_SECONDS, VIOLATIONS_MAX};
+use crate::log;
+
+/// The answer of a check. The log keeps every rule when `violations_total` is 0.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// Events that were checked; also the log's last position.
+    pub events: u64,
+    /// Commands that they made.
+    pub commands: usize,
+    /// Commands that have not ended.
+    pub live: usize,
+    /// The first violations, at most 1,000, in the order of their positions; those that time alone
+    /// broke come last.
+    pub violations: Vec<Violation>,
+    /// How many there are.
+    pub violations_total: u64,
+}
+
+impl Checked {
+    /// Whether no rule is broken.
+    pub fn is_clean(&self) -> bool {
+        self.violations_total == 0
+    }
+
+    fn add(&mut self, found: Vec<Violation>) {
+        self.violations_total += found.len() as u64;
+        let room = VIOLATIONS_MAX.saturating_sub(self.violations.len());
+        self.violations.extend(found.into_iter().take(room));
+    }
+}
+
+/// Checks every event of the log against the protocol's invariants, with a fold that is not the one
+/// that decided them, and looks for commands that should have ended by now, which is the database's.
+/// `kinds` says which kinds are registered (SPEC K2).
+///
+/// Some hundred bytes are held for each command. An error means that the log itself is not sound.
+pub async fn check(pool: &PgPool, kinds: &Registry) -> Result<Checked, Error> {
+    let mut snapshot = log::snapshot(pool).await?;
+    let micros = |seconds: u32| i64::from(seconds) * MICROS_PER_SECOND;
+    let mut checker = Checker::new(micros(LOOK_SECONDS));
+    let mut checked = Checked::default();
+    checked.events = log::read(&mut snapshot, |stored| {
+        checked.add(checker.observe(stored.position, &stored.event));
+        Ok(())
+    })
+    .await?;
+    let now = sqlx::query_scalar("SELECT (extract(epoch FROM now()) * 1000000)::bigint");
+    let now: i64 = database(now.fetch_one(&mut *snapshot)).await?;
+    database(snapshot.rollback()).await?;
+    let now = Timestamp::from_micros(now);
+    checked.add(checker.overdue(now, micros(SWEEP_LATE_SECONDS), kinds));
+    checked.commands = checker.commands();
+    checked.live = checker.live();
+    tracing::info!(
+        events = checked.events,
+        violations = checked.violations_total,
+        "checked the log"
+    );
+    Ok(checked)
+}
