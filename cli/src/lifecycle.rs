@@ -16,14 +16,21 @@ use tokio_util::task::TaskTracker;
 
 use crate::exit::Failure;
 use crate::limits::{
-    ENDINGS_WAITING_MAX, WORKER_HEALTHY_AFTER, WORKER_RESTART_AFTER_MAX, WORKER_RESTART_AFTER_MIN,
+    ENDINGS_WAITING_MAX, SAME_SIGNAL_WITHIN, WORKER_HEALTHY_AFTER, WORKER_RESTART_AFTER_MAX,
+    WORKER_RESTART_AFTER_MIN,
 };
 
-/// The signals that end a process: the first asks it to finish, a second one not to take its time.
+/// The signals that end a process: the first asks it to finish, a later one not to take its time.
+///
+/// Who stops a process often signals it twice in one breath: `timeout` tells the process and then
+/// its whole group, a supervisor the group and the terminal again. What comes within
+/// [`SAME_SIGNAL_WITHIN`] of the first is therefore the same wish.
 pub(crate) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hang_up: Signal,
+    /// When the first came.
+    first: Option<Instant>,
 }
 
 impl Signals {
@@ -33,15 +40,31 @@ impl Signals {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
             hang_up: signal(SignalKind::hangup())?,
+            first: None,
         })
     }
 
-    /// Waits for the next signal. May be dropped and called again.
-    pub(crate) async fn next(&mut self) -> &'static str {
-        tokio::select! {
+    /// Waits for a signal that asks the process to finish. May be dropped and called again.
+    pub(crate) async fn asked(&mut self) -> &'static str {
+        let signal = tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
             _ = self.hang_up.recv() => "SIGHUP",
+        };
+        self.first.get_or_insert_with(Instant::now);
+        signal
+    }
+
+    /// Waits for a signal that means more than the first did: one that comes later than it. May be
+    /// dropped and called again.
+    pub(crate) async fn insisted(&mut self) -> &'static str {
+        loop {
+            let signal = self.asked().await;
+            let since = self.first.map(|first| first.elapsed());
+            if since.is_some_and(|since| since > SAME_SIGNAL_WITHIN) {
+                return signal;
+            }
+            tracing::debug!("{signal} once more at the same time; the stop goes on");
         }
     }
 }

@@ -32,6 +32,8 @@ pub(crate) const POSTGRES_CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// All migrations of one run; on a large database a new index takes its time.
 pub(crate) const MIGRATE_WITHIN: Duration = Duration::from_hours(1);
 
+/// From the first signal that ends a process: what comes within it is the same wish, told twice.
+pub(crate) const SAME_SIGNAL_WITHIN: Duration = Duration::from_secs(1);
 /// Requests and sessions in progress, once a service stops.
 pub(crate) const STOP_EDGE_WITHIN: Duration = Duration::from_secs(10);
 /// Workers, once a service stops.

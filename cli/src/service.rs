@@ -132,7 +132,7 @@ impl Service {
     }
 
     /// Runs until a signal, or until an essential part ends, which is a failure; then stops
-    /// everything. A second signal cuts the stop short.
+    /// everything. A later signal cuts the stop short.
     pub(crate) async fn run(
         self,
         mut signals: Signals,
@@ -146,7 +146,9 @@ impl Service {
         };
         tokio::select! {
             () = stop => {}
-            signal = signals.next() => tracing::warn!("{signal} again: what is left is cut off"),
+            signal = signals.insisted() => {
+                tracing::warn!("{signal} again: what is left is cut off");
+            }
         }
         result
     }
@@ -158,7 +160,7 @@ pub(crate) async fn until_told(
     ended: &mut mpsc::Receiver<Failure>,
 ) -> Result<(), Failure> {
     tokio::select! {
-        signal = signals.next() => {
+        signal = signals.asked() => {
             tracing::info!("{signal}: stopping");
             Ok(())
         }

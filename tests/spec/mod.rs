@@ -8,5 +8,6 @@ mod link_cut;
 mod one_end;
 mod replicas;
 mod retries;
+mod signals;
 mod tail;
 mod up;

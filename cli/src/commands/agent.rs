@@ -67,7 +67,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     let mut running = std::pin::pin!(ledger_agent::run(agent, shutdown.clone()));
     tokio::select! {
         ended = &mut running => return Ok(ended?),
-        signal = signals.next() => tracing::info!("{signal}: stopping"),
+        signal = signals.asked() => tracing::info!("{signal}: stopping"),
     }
     shutdown.cancel();
     let seconds = STOP_EDGE_WITHIN.as_secs();
@@ -76,7 +76,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             Ok(ended) => Ok(ended?),
             Err(_) => Err(Failure::failed(format!("the agent did not stop within {seconds} s"))),
         },
-        signal = signals.next() => {
+        signal = signals.insisted() => {
             Err(Failure::failed(format!("{signal} again: the agent was cut off")))
         }
     }

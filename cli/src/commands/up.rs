@@ -56,7 +56,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     let (endings, mut ended) = endings();
     let started = tokio::select! {
         started = town.start(&plan, &mut home, endings) => started,
-        signal = signals.next() => {
+        signal = signals.asked() => {
             Err(Failure::failed(format!("{signal} before everything was ready")))
         }
     };
@@ -69,7 +69,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     };
     tokio::select! {
         () = town.stop() => {}
-        signal = signals.next() => {
+        signal = signals.insisted() => {
             tracing::warn!("{signal} again: what is left is cut off");
             town.stop_servers().await;
         }
