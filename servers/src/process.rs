@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpgid, kill_process, kill_process_group};
 use tokio::{
     process::{Child, Command},
     time::{Instant, sleep, timeout},
@@ -142,7 +142,7 @@ impl Process {
     fn signal(&mut self, signal: Signal) {
         if matches!(self.child.try_wait(), Ok(None)) {
             // It can only fail because the process has just ended, which is what was wanted.
-            let _ = kill_process(self.pid, signal);
+            let _ = send(self.pid, signal);
         }
     }
 
@@ -167,7 +167,7 @@ impl Drop for Process {
             self.signal(signal);
             let deadline = std::time::Instant::now() + within;
             while std::time::Instant::now() < deadline {
-                if !matches!(self.child.try_wait(), Ok(None)) {
+                if !matches!(self.child.try_wait(), Ok(None)) && !has_group(self.pid) {
                     let _ = files::remove_if_there(&self.pid_file);
                     return;
                 }
@@ -175,6 +175,21 @@ impl Drop for Process {
             }
         }
     }
+}
+
+/// Sends a signal. The last one, which nobody can put right after, reaches all that the process has
+/// started in a group of its own: `initdb` runs shells, which would outlive it.
+fn send(pid: Pid, signal: Signal) -> Result<(), rustix::io::Errno> {
+    if signal == Signal::KILL && getpgid(Some(pid)) == Ok(pid) {
+        kill_process_group(pid, signal)
+    } else {
+        kill_process(pid, signal)
+    }
+}
+
+/// Whether any process of the group that `leader` leads, or led, still runs.
+fn has_group(leader: Pid) -> bool {
+    processes().any(|pid| stat(pid).is_some_and(|stat| stat.group == leader.as_raw_nonzero().get()))
 }
 
 /// Runs a command under an account; std also drops the supplementary groups of root.
@@ -234,7 +249,7 @@ impl Leftover {
             .iter()
             .chain(&[(Signal::KILL, KILLED_WITHIN)])
         {
-            match kill_process(self.pid, *signal) {
+            match send(self.pid, *signal) {
                 Err(error) if error != rustix::io::Errno::SRCH => {
                     let source = io::Error::from(error);
                     return Err(Error::io("stop the server of", &place.pid_file)(source));
@@ -243,7 +258,7 @@ impl Leftover {
             }
             let deadline = Instant::now() + *within;
             while Instant::now() < deadline {
-                if !self.runs() {
+                if !self.runs() && !(*signal == Signal::KILL && has_group(self.pid)) {
                     return Ok(());
                 }
                 sleep(POLL_EVERY).await;
@@ -256,9 +271,20 @@ impl Leftover {
     }
 }
 
-/// When a process started, in ticks since boot; none if it has ended, also if nobody has waited
-/// for it yet.
+/// When a process started, in ticks since boot; none if it has ended.
 fn start_ticks(pid: Pid) -> Option<u64> {
+    stat(pid).map(|stat| stat.started)
+}
+
+struct Stat {
+    /// The id of its process group.
+    group: i32,
+    /// When it started, in ticks since boot.
+    started: u64,
+}
+
+/// What the system knows of a process; none if it has ended, also if nobody has waited for it yet.
+fn stat(pid: Pid) -> Option<Stat> {
     let stat = fs::read_to_string(proc_path(pid, "stat")).ok()?;
     // The second field is the program's name in parentheses, which may hold spaces and parentheses.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();
@@ -266,7 +292,18 @@ fn start_ticks(pid: Pid) -> Option<u64> {
     if matches!(state, "Z" | "X") {
         return None;
     }
-    fields.nth(18)?.parse().ok()
+    Some(Stat {
+        group: fields.nth(1)?.parse().ok()?,
+        started: fields.nth(16)?.parse().ok()?,
+    })
+}
+
+/// The ids of all processes.
+fn processes() -> impl Iterator<Item = Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries
+        .filter_map(Result::ok)
+        .filter_map(|entry| parse_pid(entry.file_name().to_str()?))
 }
 
 /// A pid in text. Zero and negative numbers would mean groups of processes.
@@ -323,12 +360,7 @@ async fn kill_all_in(folder: &Path, server: &'static str) -> Result<(), Error> {
 
 /// The Postgres processes whose working folder is `folder`.
 fn working_in(folder: &Path) -> Vec<Pid> {
-    let Ok(entries) = fs::read_dir("/proc") else {
-        return Vec::new();
-    };
-    entries
-        .filter_map(Result::ok)
-        .filter_map(|entry| parse_pid(entry.file_name().to_str()?))
+    processes()
         .filter(|pid| {
             let works_here = fs::read_link(proc_path(*pid, "cwd")).is_ok_and(|cwd| cwd == folder);
             works_here

@@ -1,6 +1,6 @@
 //! Choosing the programs and initialising a cluster.
 
-use std::{fs, process::Stdio};
+use std::fs;
 
 use tokio::{process::Command, time::timeout};
 
@@ -10,7 +10,7 @@ use crate::{
     account::Account,
     files,
     limits::INIT_WITHIN,
-    process::{describe, run_as},
+    process::{Place, Process, describe, stop_leftover},
     tools::{self, Tool},
 };
 
@@ -36,18 +36,27 @@ pub(super) async fn tool(
 }
 
 /// Initialises the cluster unless it has been. A half-initialised one, of a run that was killed,
-/// is thrown away: only a whole one is moved to its place.
+/// is thrown away: only a whole one is moved to its place. An `initdb` that is given up, or that a
+/// killed run left behind, is ended with the shells that it runs.
 pub(super) async fn init_if_empty(
     tool: &Tool,
     home: &Home,
     account: Option<Account>,
-    durability: Durability,
+    options: &PostgresOptions,
 ) -> Result<(), Error> {
     let data = home.data();
     if data.join("PG_VERSION").is_file() {
         return Ok(());
     }
     let new = home.path().join("data.new");
+    let place = Place {
+        server: "initdb",
+        log: home.folder.join("initdb.log"),
+        pid_file: home.folder.join("initdb.pid"),
+        marker: new.clone(),
+        stop_steps: &[],
+    };
+    stop_leftover(&place).await?;
     files::remove_folder_if_there(&new)?;
     fs::create_dir(&new).map_err(Error::io("make the folder", &new))?;
     files::set_mode(&new, 0o700)?;
@@ -60,29 +69,23 @@ pub(super) async fn init_if_empty(
         .arg(&new)
         .args(["-U", ADMIN, "-A", "trust", "-E", "UTF8"]);
     command.args(["--no-locale", "--data-checksums", "--no-instructions"]);
-    if durability == Durability::Throwaway {
+    if options.durability == Durability::Throwaway {
         command.arg("--no-sync");
     }
-    command.stdin(Stdio::null()).kill_on_drop(true);
-    run_as(&mut command, account);
-    let program = tool.program("initdb");
-    let Ok(output) = timeout(INIT_WITHIN, command.output()).await else {
-        let status = format!("no end in {} s", INIT_WITHIN.as_secs());
-        return Err(Error::Init {
-            status,
-            output: String::new(),
-        });
+    let mut process = Process::spawn(&place, command, account, options.process_group)?;
+    let failed = |status| Error::Init {
+        status,
+        output: files::tail(&place.log),
     };
-    let output = output.map_err(Error::io("run", &program))?;
-    if !output.status.success() {
-        let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
-        text.push_str(&String::from_utf8_lossy(&output.stderr));
-        let output_end = files::last_lines(&text);
-        return Err(Error::Init {
-            status: describe(output.status),
-            output: output_end,
-        });
+    // On every way out before the end, dropping the process ends it.
+    let Ok(status) = timeout(INIT_WITHIN, process.wait()).await else {
+        return Err(failed(format!("no end in {} s", INIT_WITHIN.as_secs())));
+    };
+    let status = status?;
+    if !status.success() {
+        return Err(failed(describe(status)));
     }
+    drop(process);
     files::remove_folder_if_there(&data)?;
     fs::rename(&new, &data).map_err(Error::io("move the new cluster to", &data))
 }

@@ -105,7 +105,7 @@ impl Postgres {
         let place = place(&home);
         end_leftover(&home, &place).await?;
         let tool = init::tool(&options, &home, account).await?;
-        init::init_if_empty(&tool, &home, account, options.durability).await?;
+        init::init_if_empty(&tool, &home, account, &options).await?;
         let socket = SocketFolder::choose(&folder, &home, account)?;
         tracing::info!(version = %tool.version, tools = %tool.folder.display(), folder = %folder.display(), "starts Postgres");
         let mut postgres = Postgres {

@@ -222,6 +222,38 @@ async fn h1_nothing_is_left_behind() {
 }
 
 #[tokio::test]
+async fn h1_an_initdb_that_is_given_up_takes_with_it_what_it_started() {
+    let base = temporary();
+    let tools = base.path().join("tools");
+    fs::create_dir(&tools).unwrap();
+    fs::set_permissions(&tools, fs::Permissions::from_mode(0o755)).unwrap();
+    fake(&tools.join("postgres"), "postgres (PostgreSQL) 17.5");
+    let initdb = tools.join("initdb");
+    let script = "#!/bin/sh
+        if [ \"$1\" = --version ]; then echo 'initdb (PostgreSQL) 17.5'; exit; fi
+        sleep 600 &
+        wait
+    ";
+    fs::write(&initdb, script).unwrap();
+    fs::set_permissions(&initdb, fs::Permissions::from_mode(0o755)).unwrap();
+    let folder = base.path().join("postgres");
+    let options = PostgresOptions {
+        tools: Some(tools),
+        ..PostgresOptions::new(&folder)
+    };
+    let both_run = async {
+        while processes_naming(&folder).len() < 2 {
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    tokio::select! {
+        started = Postgres::start(options) => panic!("it has ended: {started:?}"),
+        () = both_run => {}
+    }
+    assert_eq!(processes_naming(&folder), Vec::<i32>::new());
+}
+
+#[tokio::test]
 async fn n_nats_keeps_streams_port_and_token_over_a_restart() {
     let base = temporary();
     let folder = base.path().join("nats");
