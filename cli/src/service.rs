@@ -20,7 +20,7 @@ use crate::secret::Secret;
 pub(crate) struct Core {
     /// The ledger.
     pub(crate) ledger: Ledger,
-    /// A name for leases that no other process has.
+    /// A name for leases that no other process has at the same time.
     pub(crate) holder: String,
     phase: Phase,
 }

@@ -236,6 +236,7 @@ async fn h2_the_same_folder_starts_again_where_it_stopped_also_after_a_crash() {
 
     let up = Up::start(folder.path()).await;
     is_the_same(&up, &line, &ended).await;
+    let leases = leases(&up).await;
     // What was promised by then must survive; what runs then must end all the same.
     let promised = up.run(0, "logs.collect", "promised").await;
     let started = up.tree();
@@ -246,6 +247,16 @@ async fn h2_the_same_folder_starts_again_where_it_stopped_also_after_a_crash() {
     assert_ne!(up.tree(), tree);
     let left = tree::left(&started);
     assert!(left.is_empty(), "what the crash left still runs: {left:#?}");
+    // The killed one's leases are taken again by the same holder, which needs not wait for their end,
+    // under a term of their own.
+    let again = leases
+        .into_iter()
+        .map(|(name, holder, term)| (name, holder, term + 1));
+    let again: Vec<_> = again.collect();
+    until("the leases are taken again", async || {
+        self::leases(&up).await == again
+    })
+    .await;
     let promised = up.settled(&promised).await;
     assert!(promised["state"].is_string(), "{promised}");
     let next = up.run(0, "inventory.refresh", "next").await;
@@ -260,6 +271,17 @@ async fn h2_the_same_folder_starts_again_where_it_stopped_also_after_a_crash() {
     assert_whole(&nats::connect(up.text("nats")).await, &pool).await;
     replay(&up).await;
     assert!(up.stop().await.success());
+}
+
+/// Both leases: name, holder and term.
+async fn leases(up: &Up) -> Vec<(String, String, i64)> {
+    let pool = database(up).await;
+    found("both leases are held", async || {
+        let rows = sqlx::query_as("SELECT name, holder, term FROM leases ORDER BY name");
+        let rows: Vec<_> = rows.fetch_all(&pool).await.unwrap();
+        (rows.len() == 2).then_some(rows)
+    })
+    .await
 }
 
 /// The same nodes, tenant and token, with their history.

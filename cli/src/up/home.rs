@@ -10,6 +10,7 @@ use ledger_protocol::id::{NodeId, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::{Failure, Meaning};
+use crate::service::host_name;
 
 const LOCK: &str = "lock";
 const STATE: &str = "up.json";
@@ -33,6 +34,8 @@ pub(crate) struct State {
     pub(crate) token: Option<String>,
     pub(crate) api_port: Option<u16>,
     pub(crate) gateway_port: Option<u16>,
+    /// What tells this folder from every other one, also from one at the same path elsewhere.
+    pub(crate) instance: Option<String>,
     /// The nodes, in the order of their numbers.
     pub(crate) nodes: Vec<NodeId>,
 }
@@ -81,6 +84,17 @@ impl Home {
     /// The folder, absolute and without links.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// The name under which this folder's `up` holds leases: the same after every start, so that one
+    /// that was killed takes its own lease again at once. No two of them hold it at a time, for the
+    /// folder is locked. `random` names a folder that has no name yet; the caller saves the state.
+    pub(crate) fn lease_holder(&mut self, random: [u8; 10]) -> String {
+        let instance = self
+            .state
+            .instance
+            .get_or_insert_with(|| hex::encode(random));
+        format!("{}-{instance}:{}", host_name(), self.folder.display())
     }
 
     /// The state directory of the node with this number, from 1.

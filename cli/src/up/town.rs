@@ -87,7 +87,8 @@ impl Town {
     ) -> Result<Ready, Failure> {
         let (postgres, nats) = self.start_servers(plan, home).await?;
         migrate::migrate(&postgres.owner).await?;
-        let core = Core::start(&postgres.service, UP_CONNECTIONS).await?;
+        let mut core = Core::start(&postgres.service, UP_CONNECTIONS).await?;
+        core.holder = home.lease_holder(core.ledger.new_id_random());
         let service = self.service.insert(Service::new(core));
 
         let api = listen_again(plan.port, home.state.api_port).await?;
