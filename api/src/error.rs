@@ -6,6 +6,7 @@
 use axum::body::Body;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use ledger_protocol::text::is_printable;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Permission;
@@ -371,7 +372,7 @@ pub(crate) fn quoted(text: &str) -> String {
     let mut shown: String = text
         .chars()
         .take(limits::QUOTED_CHARS_MAX)
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if is_printable(c) { c } else { '\u{fffd}' })
         .collect();
     if text.chars().nth(limits::QUOTED_CHARS_MAX).is_some() {
         shown.push('…');

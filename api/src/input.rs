@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ledger_protocol::id::InvalidId;
+use ledger_protocol::text;
 use serde_json::{Map, Value};
 
 use crate::error::{Error, quoted};
@@ -37,9 +38,9 @@ fn wrong_type(field: &'static str, wanted: &str, given: &Value) -> Error {
     Error::invalid(field, format!("must be {wanted}, not {given}"))
 }
 
-/// Whether a person sees something where the character stands, or a space.
-fn is_printable(character: char) -> bool {
-    !character.is_control() && !matches!(character, '\u{2028}' | '\u{2029}' | '\u{feff}')
+/// Refuses what people would not see, or would see as something else.
+fn check_printable(field: &'static str, text: &str) -> Result<(), Error> {
+    text::flaw(text).map_or(Ok(()), |flaw| Err(Error::invalid(field, flaw.to_string())))
 }
 
 impl Input {
@@ -115,24 +116,23 @@ impl Input {
                 format!("must be {wanted}; it has {count}"),
             ));
         }
-        if let Some(character) = text.chars().find(|character| !is_printable(*character)) {
-            let character = u32::from(character);
-            return Err(Error::invalid(
-                field,
-                format!("must be {wanted}; U+{character:04X} is none"),
-            ));
-        }
+        check_printable(field, &text)?;
         Ok(text)
     }
 
-    /// Text of so many bytes without control characters.
+    /// Text of so many bytes, of printable characters.
     pub(crate) fn name(&mut self, field: &'static str, bytes_max: usize) -> Result<String, Error> {
-        let wanted = format!("text of 1 to {bytes_max} bytes without control characters");
+        let wanted = format!("text of 1 to {bytes_max} bytes, of printable characters");
         let text = self.optional_text(field, &wanted)?;
         let text = text.ok_or_else(|| missing(field))?;
-        if text.is_empty() || text.len() > bytes_max || !text.chars().all(is_printable) {
-            return Err(Error::invalid(field, format!("must be {wanted}")));
+        if !(1..=bytes_max).contains(&text.len()) {
+            let bytes = text.len();
+            return Err(Error::invalid(
+                field,
+                format!("must be {wanted}; it has {bytes}"),
+            ));
         }
+        check_printable(field, &text)?;
         Ok(text)
     }
 

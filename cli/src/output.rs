@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
 
+use ledger_protocol::text::is_printable;
 use serde_json::Value;
 
 use crate::exit::{Code, Failure};
@@ -75,24 +76,27 @@ impl Output {
     }
 }
 
-/// Text for a terminal: what others wrote (names, reasons) must not move the cursor, ring the bell
-/// or pretend to be another line.
+/// Text for a terminal: what others wrote (names, reasons) must not move the cursor, ring the bell,
+/// turn the direction of writing or pretend to be another line.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
-        .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+        .map(|c| if is_printable(c) { c } else { '\u{fffd}' })
         .collect()
 }
 
-/// JSON leaves the control characters from U+007F to U+009F as they are, and some terminals obey
-/// them. They can only stand inside strings, where an escape means the same.
+/// JSON leaves the control characters from U+007F to U+009F as they are, and what turns the
+/// direction of writing; terminals obey them. They can only stand inside strings, where an escape
+/// means the same.
 fn escape_controls_in_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
-        if ('\u{7f}'..='\u{9f}').contains(&c) {
-            // Writing to a string cannot fail.
-            let _ = write!(escaped, "\\u{:04x}", u32::from(c));
-        } else {
+        if c < '\u{7f}' || is_printable(c) {
             escaped.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(escaped, "\\u{unit:04x}");
         }
     }
     escaped

@@ -17,4 +17,5 @@ pub mod limits;
 pub mod node;
 pub mod refusal;
 pub mod session;
+pub mod text;
 pub mod time;

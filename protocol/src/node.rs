@@ -13,6 +13,7 @@ use crate::id::{JournalId, NodeId, TenantId};
 use crate::kind::Role;
 use crate::limits;
 use crate::refusal::Refusal;
+use crate::text;
 use crate::time::Timestamp;
 
 /// A node as its events tell it. Fields stand in the order of their wire names.
@@ -266,13 +267,14 @@ impl Node {
     /// The event that registers a node, or why not.
     pub fn decide_register(registered: NodeRegistered) -> Result<Body, Refusal> {
         let text = |field: &'static str, value: &str, min: usize| {
-            let fits = (min..=limits::NAME_BYTES_MAX).contains(&value.len());
-            if fits && !value.chars().any(char::is_control) {
-                return Ok(());
-            }
             let max = limits::NAME_BYTES_MAX;
-            let problem = format!("must have {min} to {max} bytes and no control characters");
-            Err(Refusal::Invalid { field, problem })
+            let problem = if (min..=max).contains(&value.len()) {
+                text::flaw(value).map(|flaw| flaw.to_string())
+            } else {
+                let given = value.len();
+                Some(format!("must have {min} to {max} bytes; it has {given}"))
+            };
+            problem.map_or(Ok(()), |problem| Err(Refusal::Invalid { field, problem }))
         };
         text("name", &registered.name, 1)?;
         if registered.labels.len() > limits::LABELS_MAX {
@@ -297,8 +299,12 @@ impl Node {
             ("bootId", &open.boot_id),
         ] {
             let fits = (1..=limits::NAME_BYTES_MAX).contains(&text.len());
-            if !fits || text.chars().any(char::is_control) {
+            if !fits {
                 let problem = format!("must have 1 to {} bytes", limits::NAME_BYTES_MAX);
+                return Err(Refusal::Invalid { field, problem });
+            }
+            if let Some(flaw) = text::flaw(text) {
+                let problem = flaw.to_string();
                 return Err(Refusal::Invalid { field, problem });
             }
         }

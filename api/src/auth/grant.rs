@@ -5,6 +5,8 @@
 use std::fmt;
 
 use ledger_protocol::id::NodeId;
+use ledger_protocol::kind::Registry;
+use ledger_protocol::text::flaw;
 use serde_json::{Map, Value, json};
 
 use crate::error::quoted;
@@ -208,7 +210,7 @@ fn kinds(value: &Value) -> Result<Vec<String>, String> {
     let name = |item: &Value| {
         let name = item.as_str()?;
         let fits = !name.is_empty() && name.len() <= KIND_BYTES_MAX;
-        (fits && !name.chars().any(char::is_control)).then(|| name.to_owned())
+        (fits && flaw(name).is_none()).then(|| name.to_owned())
     };
     list.iter()
         .map(|item| name(item).ok_or_else(wanted))

@@ -5,6 +5,7 @@ use ledger_projections::join_tokens::secret_sha256;
 use ledger_protocol::event::Actor;
 use ledger_protocol::id::{TenantId, TokenId};
 use ledger_protocol::limits::NAME_BYTES_MAX;
+use ledger_protocol::text;
 use ledger_protocol::time::Timestamp;
 use serde_json::{Value, json};
 use sqlx::types::Uuid;
@@ -19,7 +20,7 @@ use crate::limits::GRANTS_MAX;
 pub struct NewToken {
     /// The tenant whose view it opens.
     pub tenant: TenantId,
-    /// Who acts with it, 1 to 200 bytes without control characters.
+    /// Who acts with it, 1 to 200 bytes, of printable characters.
     pub identity: String,
     /// What it allows, at most 100 grants.
     pub grants: Vec<Grant>,
@@ -46,12 +47,12 @@ macro_rules! micros_of {
 }
 
 fn check_name(field: &'static str, name: &str) -> Result<(), Error> {
-    let fits = (1..=NAME_BYTES_MAX).contains(&name.len());
-    if fits && !name.chars().any(char::is_control) {
-        return Ok(());
+    if !(1..=NAME_BYTES_MAX).contains(&name.len()) {
+        let given = name.len();
+        let problem = format!("must have 1 to {NAME_BYTES_MAX} bytes; it has {given}");
+        return Err(Error::invalid(field, problem));
     }
-    let problem = format!("must have 1 to {NAME_BYTES_MAX} bytes and no control characters");
-    Err(Error::invalid(field, problem))
+    text::flaw(name).map_or(Ok(()), |flaw| Err(Error::invalid(field, flaw.to_string())))
 }
 
 /// Makes a tenant (SPEC A13). INVALID_INPUT when the name does not fit.

@@ -352,13 +352,71 @@ async fn a1_a_key_has_200_printable_characters_of_any_script(pool: PgPool) {
     for key in [
         "k".to_owned(),
         "\u{1f600}".repeat(200),
-        " ".to_owned(),
+        "two words".to_owned(),
         "a'\"\\;--".to_owned(),
     ] {
         let command = world.run(node, &key).await;
         let again = world.run(node, &key).await;
         assert_eq!(again["id"], command["id"]);
     }
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a1_what_nobody_sees_stands_in_no_key_and_no_name(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.node().await;
+    let head = world.head().await;
+    for (text, given) in [
+        ("a\u{202e}b", "U+202E"),
+        ("a\u{2066}b", "U+2066"),
+        ("a\u{200b}b", "U+200B"),
+        ("a\u{200d}b", "U+200D"),
+        ("a\u{ad}b", "U+00AD"),
+        ("a\u{a0}b", "U+00A0"),
+        ("a\u{e0041}b", "U+E0041"),
+        ("a\u{fe0f}", "U+FE0F"),
+        ("a\u{85}", "U+0085"),
+        ("a\n", "U+000A"),
+        (" ", "space"),
+        (" a", "space"),
+        ("a ", "space"),
+    ] {
+        let run = json!({"nodeId": node, "kind": "diag.nvml", "idempotencyKey": text});
+        let grants = json!([{"permission": "compute:nodes:read", "resource": "*"}]);
+        for (method, field, input) in [
+            ("commands.run", "idempotencyKey", run),
+            ("nodes.register", "name", json!({"name": text})),
+            (
+                "nodes.register",
+                "labels",
+                json!({"name": "n", "labels": {"rack": text}}),
+            ),
+            (
+                "nodes.register",
+                "labels",
+                json!({"name": "n", "labels": {text: "7"}}),
+            ),
+            (
+                "tokens.create",
+                "identity",
+                json!({"identity": text, "grants": grants}),
+            ),
+        ] {
+            let answer = world.call(method, input).await;
+            assert_eq!(
+                (answer.code(), answer.field()),
+                ("INVALID_INPUT", field),
+                "{text:?}"
+            );
+            let message = answer.body["error"]["message"].as_str().unwrap();
+            assert!(message.contains(given), "{method} {text:?}: {message}");
+            assert!(!message.contains('\u{202e}'), "{message}");
+        }
+        let made = ledger_api::auth::create_tenant(&world.pool, text, world.ledger.now()).await;
+        let refused = made.unwrap_err();
+        assert_eq!(refused.code(), ledger_api::Code::InvalidInput, "{refused}");
+    }
+    assert_eq!(world.head().await, head, "nothing was appended");
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
