@@ -2,7 +2,8 @@
 //! that cannot be stored, is refused before anything is built of it.
 //!
 //! Refused are: nesting deeper than the canonical form allows, a key that stands twice in one
-//! object, NUL characters, lone surrogates, and numbers that would silently become another number.
+//! object, NUL characters, lone surrogates, and numbers that would silently become another number. A whole number is an
+//! integer however it is written.
 
 use std::fmt;
 
@@ -113,11 +114,17 @@ impl<'de> Visitor<'de> for Seed<'_> {
 
     #[expect(
         clippy::cast_precision_loss,
-        reason = "the limit is the largest number that is kept exactly"
+        clippy::cast_possible_truncation,
+        reason = "up to the limit whole numbers are the same as integers and as floats"
     )]
     fn visit_f64<E: serde::de::Error>(mut self, value: f64) -> Result<Value, E> {
         // A whole number of more than 64 bits arrives here too, rounded.
         match Number::from_f64(value) {
+            // For JSON, 60.0 and 60 are one number, so they are kept as one: a retry may be written
+            // by another library than the first request was, and is a retry all the same (SPEC A2).
+            Some(_) if value.fract() == 0.0 && value.abs() <= JSON_INTEGER_MAX as f64 => {
+                Ok(Value::Number((value as i64).into()))
+            }
             Some(number) if value.abs() <= JSON_INTEGER_MAX as f64 => Ok(Value::Number(number)),
             Some(_) | None => Err(self.stop(format!(
                 "has a number that cannot be kept exactly; whole numbers have at most 64 bits, \
@@ -190,6 +197,22 @@ mod tests {
         let body = json!({"a": [1, -2, 3.5, null, true, "\u{1f600}"], "b": {"c": {}}});
         let read = parse_object(body.to_string().as_bytes()).unwrap();
         assert_eq!(Value::Object(read), body);
+    }
+
+    #[test]
+    fn a2_a_whole_number_is_an_integer_however_it_is_written() {
+        for (text, number) in [
+            ("60.0", json!(60)),
+            ("6e1", json!(60)),
+            ("-0.0", json!(0)),
+            ("-0", json!(0)),
+            ("-60.000", json!(-60)),
+            ("9007199254740991.0", json!(9_007_199_254_740_991_i64)),
+            ("60.5", json!(60.5)),
+        ] {
+            let read = parse_object(format!("{{\"a\":{{\"b\":[{text}]}}}}").as_bytes()).unwrap();
+            assert_eq!(read["a"]["b"][0], number, "{text}");
+        }
     }
 
     #[test]

@@ -45,6 +45,33 @@ async fn a2_the_same_key_for_something_else_is_a_conflict_that_names_the_field(p
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a2_a_retry_may_write_its_numbers_in_another_way(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.node().await;
+    let run = async |since: &str, wait: &str| {
+        let body = format!(
+            r#"{{"tenantId":"{}","nodeId":"{node}","kind":"logs.collect","idempotencyKey":"k",
+                "payload":{{"sinceSeconds":{since}}},"notAfterSeconds":{wait}}}"#,
+            world.tenant
+        );
+        send(&world.router, request(&world.token, "commands.run", body)).await
+    };
+    let first = run("60.0", "600.0").await.ok();
+    // An integer in the event too, whose bytes every reader decodes.
+    assert_eq!(first["payload"].to_string(), r#"{"sinceSeconds":60}"#);
+    for (since, wait) in [("60", "600"), ("6e1", "6E2"), ("60.000", "600")] {
+        let again = run(since, wait).await.ok();
+        assert_eq!(
+            (&again["id"], &again["replayed"]),
+            (&first["id"], &json!(true))
+        );
+    }
+    assert_eq!(run("61", "600").await.code(), "CONFLICT");
+    assert_eq!(run("60.5", "600").await.field(), "payload");
+    assert_eq!(run("60", "600.5").await.field(), "notAfterSeconds");
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn a2_a_key_is_the_callers_own_on_one_node(pool: PgPool) {
     let world = World::start(pool).await;
     let (node, other_node) = (world.node().await, world.node().await);
