@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -30,14 +30,24 @@ impl Process {
 
     /// Starts `command-ledger` with these arguments and variables.
     pub fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::spawn(arguments, variables, "")
+    }
+
+    /// Starts `command-ledger` with these arguments and this text on its stdin.
+    pub fn start_reading(arguments: &[&str], input: &str) -> Self {
+        Self::spawn(arguments, &[], input)
+    }
+
+    fn spawn(arguments: &[&str], variables: &[(&str, &str)], input: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("stdin"), input).unwrap();
         let file = |name: &str| File::create(folder.path().join(name)).unwrap();
         let child = Command::new(binary::command_ledger())
             .args(arguments)
             .env_remove("DATABASE_URL")
             .env_remove("RUST_LOG")
             .envs(variables.iter().copied())
-            .stdin(Stdio::null())
+            .stdin(File::open(folder.path().join("stdin")).unwrap())
             .stdout(file("stdout"))
             .stderr(file("stderr"))
             .kill_on_drop(true)

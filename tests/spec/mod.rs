@@ -11,3 +11,4 @@ mod retries;
 mod signals;
 mod tail;
 mod up;
+mod usage;

@@ -179,6 +179,19 @@ impl Grant {
         })
     }
 
+    /// Refuses kinds that nobody has registered: such a grant would never cover what was meant.
+    pub fn check_kinds(&self, registry: &Registry) -> Result<(), String> {
+        let mut kinds = self.kinds.iter().flatten();
+        let Some(unknown) = kinds.find(|kind| registry.get(kind).is_none()) else {
+            return Ok(());
+        };
+        let known: Vec<_> = registry.iter().map(|kind| kind.name.as_ref()).collect();
+        let (unknown, known) = (quoted(unknown), known.join(", "));
+        Err(format!(
+            "name the kind `{unknown}`, which there is not; there are {known}"
+        ))
+    }
+
     /// The grant as JSON.
     pub fn to_json(&self) -> Value {
         let mut grant = json!({

@@ -74,7 +74,7 @@ pub async fn create_tenant(pool: &PgPool, name: &str, now: Timestamp) -> Result<
 
 /// Makes an API token (SPEC A13). Answers its id and its text, which is to be shown once: the
 /// secret in it is stored nowhere. NOT_FOUND when there is no such tenant, INVALID_INPUT when the
-/// identity or the grants do not fit.
+/// identity or the grants do not fit, or when it would have expired.
 pub async fn create_token(
     pool: &PgPool,
     token: &NewToken,
@@ -84,6 +84,10 @@ pub async fn create_token(
     if token.grants.len() > GRANTS_MAX {
         let problem = format!("must be at most {GRANTS_MAX}");
         return Err(Error::invalid("grants", problem));
+    }
+    if let Some(at) = token.expires_at.filter(|at| *at <= now) {
+        let problem = format!("must lie after now, {now}; {at} does not");
+        return Err(Error::invalid("expiresAt", problem));
     }
     let id = TokenId::new(now, secret::random()?);
     let secret = secret::new()?;

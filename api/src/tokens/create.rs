@@ -22,7 +22,13 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
         .iter()
         .map(Grant::from_json)
         .collect::<Result<Vec<_>, _>>();
-    let grants = grants.map_err(|problem| Error::invalid("grants", problem))?;
+    let invalid = |problem| Error::invalid("grants", problem);
+    let grants = grants.map_err(invalid)?;
+    for grant in &grants {
+        grant
+            .check_kinds(api.ledger().registry())
+            .map_err(invalid)?;
+    }
 
     caller.check_tenant(tenant)?;
     caller.require(Permission::NodesAdmin, Resource::Everything)?;

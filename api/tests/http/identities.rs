@@ -100,15 +100,16 @@ async fn a13_every_method_asks_for_a_token_and_for_its_permission(pool: PgPool) 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn a13_a_token_that_is_wrong_in_any_way_is_refused_alike(pool: PgPool) {
     let world = World::start(pool).await;
+    let before = world.ledger.now().plus_micros(-2);
     let expired = NewToken {
         tenant: world.tenant,
         identity: "late".to_owned(),
         grants: Grant::all(),
-        expires_at: Some(world.ledger.now().plus_micros(-1)),
+        expires_at: Some(before.plus_micros(1)),
     };
-    let (_, expired) = create_token(&world.pool, &expired, world.ledger.now())
-        .await
-        .unwrap();
+    let made = create_token(&world.pool, &expired, world.ledger.now()).await;
+    assert_eq!(made.unwrap_err().code(), ledger_api::Code::InvalidInput);
+    let (_, expired) = create_token(&world.pool, &expired, before).await.unwrap();
     let (id, secret) = world.token.split_once('.').unwrap();
     let other_secret = secret.chars().rev().collect::<String>();
     world.call("nodes.list", json!({})).await.ok();
@@ -148,6 +149,21 @@ async fn a13_a_grant_on_one_node_says_nothing_of_another(pool: PgPool) {
     );
     let list = world.call_as(&token, "nodes.list", json!({})).await;
     assert_eq!(list.code(), "PERMISSION_DENIED");
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a13_a_grant_for_a_kind_that_there_is_not_is_refused(pool: PgPool) {
+    let world = World::start(pool).await;
+    let kinds = ["diag.nvml", "node.rebot"];
+    let grants = json!([{"permission": "compute:nodes:exec", "resource": "*", "kinds": kinds}]);
+    let answer = world
+        .call("tokens.create", json!({"identity": "i", "grants": grants}))
+        .await;
+    assert_eq!((answer.code(), answer.field()), ("INVALID_INPUT", "grants"));
+    let message = answer.body["error"]["message"].as_str().unwrap();
+    for part in ["`node.rebot`", "node.reboot", "diag.nvml"] {
+        assert!(message.contains(part), "{message}");
+    }
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]

@@ -26,7 +26,8 @@ pub(crate) struct Options {
         help = r#"Input fields, such as nodeId=node_… or payload='{"sections":["cpu"]}'"#
     )]
     fields: Vec<String>,
-    /// Read the whole input, a JSON object, from a file; `-` is stdin
+    /// Read the whole input, a JSON object, from this file instead of fields; `-` is stdin. The
+    /// result is JSON either way
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     #[command(flatten)]

@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use ledger::Clock;
 use ledger_api::auth::{Grant, NewToken, Permission, Resource, create_token};
 use ledger_protocol::id::{TenantId, TokenId};
+use ledger_protocol::kind::Registry;
 use serde_json::{Value, json};
 
 use super::tenant::told;
@@ -41,8 +42,8 @@ enum Verb {
         /// Every permission on everything of the tenant
         #[arg(long)]
         admin: bool,
-        /// How long it works, such as 90d [default: until it is revoked]
-        #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
+        /// How long it works, from 1s to 100d [default: until it is revoked]
+        #[arg(long, value_name = "TIME", value_parser = expiry)]
         expires: Option<Duration>,
         /// Print JSON
         #[arg(long)]
@@ -176,7 +177,21 @@ fn grant(text: &str) -> Result<Grant, String> {
             "`{resource}` is no resource; write *, compute-node/* or compute-node/node_…"
         ));
     }
-    Grant::from_json(&json).map_err(|problem| format!("grants {problem}"))
+    let grant = Grant::from_json(&json).and_then(|grant| {
+        grant.check_kinds(&Registry::builtin())?;
+        Ok(grant)
+    });
+    grant.map_err(|problem| format!("grants {problem}"))
+}
+
+/// Reads how long a token works. It is kept in whole seconds, and one that has expired when it is
+/// made is a mistake.
+fn expiry(text: &str) -> Result<Duration, String> {
+    let time = crate::duration::parse(text)?;
+    if time < Duration::from_secs(1) {
+        return Err(format!("`{text}` is too short; the least is 1s"));
+    }
+    Ok(time)
 }
 
 #[cfg(test)]
@@ -200,6 +215,14 @@ mod tests {
     }
 
     #[test]
+    fn a13_a_token_works_for_a_second_at_least() {
+        assert_eq!(expiry("1s"), Ok(Duration::from_secs(1)));
+        for text in ["0s", "0", "999ms", "101d"] {
+            assert!(expiry(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn a13_grants_that_cannot_be_are_refused() {
         for text in [
             "",
@@ -208,6 +231,8 @@ mod tests {
             "compute:nodes:read@compute-node/node_1",
             "compute:nodes:read@*#diag.nvml",
             "compute:nodes:exec@*#",
+            "compute:nodes:exec@*#node.rebot",
+            "compute:nodes:exec@*#diag.nvml,",
         ] {
             assert!(grant(text).is_err(), "{text}");
         }

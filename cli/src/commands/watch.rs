@@ -34,7 +34,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TENANT")]
     tenant: Option<TenantId>,
     /// Begin with the event at this position of the log; 1 is the first
-    #[arg(long, value_name = "POSITION")]
+    #[arg(long, value_name = "POSITION", value_parser = position)]
     from: Option<u64>,
     /// Print each event as a CloudEvent in JSON
     #[arg(long)]
@@ -47,6 +47,11 @@ pub(crate) struct Options {
     for_time: Option<Duration>,
     #[command(flatten)]
     nats: NatsOption,
+}
+
+fn position(text: &str) -> Result<u64, String> {
+    let position = text.parse().ok().filter(|position| *position > 0);
+    position.ok_or_else(|| "positions of the log are whole numbers and start from 1".to_owned())
 }
 
 /// Prints events until the end that the options name, or until a signal.
@@ -168,9 +173,7 @@ impl Follower {
         from: Option<u64>,
     ) -> anyhow::Result<(u64, Ordered)> {
         let stream = context.get_stream(STREAM).await?;
-        let next = from.map_or(stream.cached_info().state.last_sequence + 1, |from| {
-            from.max(1)
-        });
+        let next = from.unwrap_or(stream.cached_info().state.last_sequence + 1);
         let consumer = stream
             .create_consumer(OrderedConfig {
                 filter_subjects: subjects.to_vec(),
