@@ -3,6 +3,7 @@
 mod bad_frames;
 mod bad_input;
 mod callers_transaction;
+mod defects;
 mod hang_ups;
 mod link_cut;
 mod one_end;

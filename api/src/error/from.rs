@@ -1,6 +1,9 @@
 //! What the ledger, the read tables and the database answer instead of a result, as an [`Error`]:
 //! the one place that maps it.
 
+use std::fmt;
+use std::sync::Arc;
+
 use ledger_protocol::refusal::Refusal;
 use serde_json::{Map, json};
 
@@ -13,7 +16,38 @@ impl From<sqlx::Error> for Error {
         if is_transient(&error) {
             Self::unavailable(error)
         } else {
-            Self::internal(error)
+            Self::internal(Defect(Arc::new(error)))
+        }
+    }
+}
+
+/// What the database does not do for this service, however often it is asked.
+#[derive(Debug)]
+struct Defect(Arc<sqlx::Error>);
+
+impl fmt::Display for Defect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let refused = self.0.as_database_error();
+        match refused.map(|refused| (refused.table(), refused.constraint())) {
+            Some((Some(table), Some(constraint))) => {
+                write!(
+                    f,
+                    "table {table} does not take this: constraint {constraint}"
+                )
+            }
+            Some((Some(table), None)) => write!(f, "table {table} does not take this"),
+            Some((None, _)) => f.write_str("the database does not do this"),
+            None => f.write_str("the database's answer is not understood"),
+        }
+    }
+}
+
+impl std::error::Error for Defect {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &*self.0 {
+            // The words around it only repeat it.
+            sqlx::Error::Database(refused) => Some(refused.as_ref()),
+            other => Some(other),
         }
     }
 }
@@ -41,8 +75,9 @@ impl From<ledger::Error> for Error {
                 Self::unavailable(error)
             }
             ledger::Error::Closed => Self::unavailable(error),
-            ledger::Error::Unavailable(_)
-            | ledger::Error::Projection(_)
+            // The ledger's own words say that the database is away, which it is not.
+            ledger::Error::Unavailable(source) => Self::internal(Defect(source)),
+            ledger::Error::Projection(_)
             | ledger::Error::Fenced
             | ledger::Error::Corrupt(_)
             | ledger::Error::Event(_)
@@ -116,8 +151,6 @@ impl From<Refusal> for Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use ledger_protocol::id::{CommandId, NodeId};
     use ledger_protocol::kind::Lane;
 
