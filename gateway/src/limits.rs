@@ -40,6 +40,8 @@ pub const OUTBOUND_FRAMES_MAX: usize = 256;
 pub const FRAMES_PER_WRITE_MAX: usize = 64;
 /// Frames of one session that the ledger works on at once; above that the session is not read.
 pub const WORKS_PER_SESSION_MAX: usize = 4;
+/// Time between two lines of the log about what one session's daemon sends.
+pub const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 /// Nodes of one read of due commands.
 pub const NODES_PER_LOOK_MAX: usize = 500;
 /// Reads of due commands at the same time; each takes one database connection for its time.

@@ -12,6 +12,7 @@ use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
 use ledger_protocol::frame::JournalEntry;
 use ledger_protocol::id::NodeId;
+use ledger_protocol::limits::FRAME_BYTES_MAX;
 use ledger_protocol::node::OpenSession;
 use ledger_protocol::session::{Close, Effect, Message, Peer, Session};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -24,12 +25,14 @@ use crate::gateway::Shared;
 use crate::http::Socket;
 use crate::limits;
 
+mod complaints;
 mod goodbye;
 mod handle;
 mod work;
 
 pub(crate) use handle::Handle;
 
+use complaints::Complaints;
 use goodbye::say_goodbye;
 use handle::{Inbox, encode};
 use work::{Done, Work, Works};
@@ -49,6 +52,7 @@ pub(crate) async fn run(
         node,
         started: Instant::now(),
         epoch: 0,
+        complaints: Arc::default(),
     };
     let greeted = tokio::select! {
         greeted = driver.greet(&mut socket) => greeted,
@@ -103,6 +107,7 @@ struct Driver<'a> {
     started: Instant,
     /// 0 before the ledger has opened the session.
     epoch: u64,
+    complaints: Arc<Complaints>,
 }
 
 impl Driver<'_> {
@@ -268,6 +273,9 @@ impl Driver<'_> {
         let now = self.shared.ledger.now();
         match message.map_err(|error| ended(&error))? {
             tungstenite::Message::Binary(bytes) => {
+                if self.epoch > 0 && bytes.len() > FRAME_BYTES_MAX {
+                    self.complain(bytes.len());
+                }
                 Ok(self.machine.receive(Message::Binary(&bytes), elapsed, now))
             }
             tungstenite::Message::Text(_) => Ok(self.machine.receive(Message::Text, elapsed, now)),
@@ -286,11 +294,21 @@ impl Driver<'_> {
         }
     }
 
+    /// Says that a frame of the open session is refused, whatever it holds.
+    fn complain(&self, bytes: usize) {
+        if let Some(left_out) = self.complaints.admit() {
+            let (node, epoch) = (self.node, self.epoch);
+            let limit = FRAME_BYTES_MAX;
+            warn!(%node, epoch, bytes, limit, left_out, "a frame was refused: it is too large");
+        }
+    }
+
     fn perform(&mut self, effect: Effect, handle: &Handle, works: &mut Works) -> Result<(), Close> {
         let work = Work {
             shared: self.shared.clone(),
             node: self.node,
             epoch: self.epoch,
+            complaints: self.complaints.clone(),
         };
         match effect {
             Effect::Send(frame) => return handle.try_send(&frame),

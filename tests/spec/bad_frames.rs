@@ -176,3 +176,39 @@ async fn d1_bad_frames_close_their_own_session_with_a_reason_and_no_other(pool: 
     })
     .await;
 }
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d13_refused_frames_are_told_in_the_log_and_not_one_by_one(pool: PgPool) {
+    const REFUSED: usize = 60;
+    let url = database::url(&pool);
+    let ground = Ground::new(ledger::connect(url.as_str(), 4).await.unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let authority = CertificateAuthority::load_or_generate(folder.path(), ground.ledger.now());
+    let authority = authority.unwrap();
+    let service = gateway(&url, folder.path().to_str().unwrap()).await;
+    let node = ground.node("noisy").await;
+    let identity = Identity::new(&authority, node, ground.ledger.now());
+    let mut daemon = Daemon::open(service.address, &identity).await;
+    for _ in 0..REFUSED {
+        let noise = vec![0; FRAME_BYTES_MAX + 1];
+        daemon.send(Message::Binary(noise.into())).await;
+    }
+    let ping = Ping {
+        nonce: 7,
+        reply: false,
+        server_time: None,
+    };
+    daemon.say(ping).await;
+    // The session lives on, and has read all of them by then.
+    while !matches!(daemon.next().await, Ok(Frame::Ping(Ping { nonce: 7, .. }))) {}
+
+    let text = service.process.stderr();
+    let told: Vec<_> = text
+        .lines()
+        .filter(|line| line.contains("a frame was refused"))
+        .collect();
+    assert!((1..REFUSED / 4).contains(&told.len()), "{told:#?}");
+    for part in [node.to_string(), (FRAME_BYTES_MAX + 1).to_string()] {
+        assert!(told[0].contains(&part), "{}", told[0]);
+    }
+}

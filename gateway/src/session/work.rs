@@ -16,6 +16,7 @@ use ledger_protocol::session::{Answer, Close, acknowledge, busy_backoff, spec_fr
 use ledger_protocol::time::Timestamp;
 use tracing::{debug, error, warn};
 
+use super::complaints::Complaints;
 use crate::gateway::Shared;
 
 /// What a session waits for.
@@ -39,6 +40,7 @@ pub(super) struct Work {
     pub(super) shared: Arc<Shared>,
     pub(super) node: NodeId,
     pub(super) epoch: u64,
+    pub(super) complaints: Arc<Complaints>,
 }
 
 impl Work {
@@ -67,7 +69,9 @@ impl Work {
                 }
                 Err(ledger::Error::Refused(refusal)) => {
                     // An unknown command may be one that a restored ledger has lost (SPEC L11).
-                    warn!(%node, %command, ?state, %refusal, "a report was refused");
+                    if let Some(left_out) = self.complaints.admit() {
+                        warn!(%node, %command, ?state, %refusal, left_out, "a report was refused");
+                    }
                     Answer::Refused(refusal.to_string())
                 }
                 Err(error) => {
