@@ -11,7 +11,7 @@ use ledger_tests::serve::{Service, serve};
 use ledger_tests::{api, database};
 use serde_json::json;
 use sqlx::PgPool;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
@@ -401,4 +401,68 @@ async fn a1_what_is_no_http_leaves_the_process_alive(pool: PgPool) {
     );
     assert_eq!(rows(&pool).await, before);
     assert!(world.service.process.runs());
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a_a_head_that_is_not_one_of_http_1_1_is_refused_in_the_form_of_all_errors(pool: PgPool) {
+    let service = serve(&database::url(&pool), None).await;
+    let admin = api::admin(&pool, service.address).await;
+    let body = json!({"tenantId": admin.tenant}).to_string();
+    let good = String::from_utf8(admin.bytes("nodes.list", body.as_bytes())).unwrap();
+    let host = "\r\nhost: x";
+    assert!(good.contains(host));
+    for (request, field, word) in [
+        (
+            "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(),
+            "head",
+            "HTTP/2",
+        ),
+        (good.replacen(host, "", 1), "host", "0 times"),
+        (
+            good.replacen(host, "\r\nhost: x\r\nhost: y", 1),
+            "host",
+            "2 times",
+        ),
+        (
+            "POST /api HTTP/1.1\r\nhost: x\r\nx: y".to_owned(),
+            "head",
+            "broke off",
+        ),
+    ] {
+        let mut stream = TcpStream::connect(service.address).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        if word == "broke off" {
+            stream.shutdown().await.unwrap();
+        }
+        let (answer, reusable) = receive(&mut stream).await;
+        assert_eq!(
+            (answer.code(), answer.field()),
+            ("INVALID_INPUT", field),
+            "{request:?}"
+        );
+        let message = answer.body["error"]["message"].as_str().unwrap();
+        assert!(message.contains(word), "{request:?}: {message}");
+        assert!(!reusable, "{request:?}");
+    }
+    // HTTP/1.0 knows no host.
+    let old = good
+        .replacen(host, "", 1)
+        .replacen("HTTP/1.1", "HTTP/1.0", 1);
+    let mut stream = TcpStream::connect(service.address).await.unwrap();
+    exchange(&mut stream, old.as_bytes()).await.0.ok();
+
+    // Two lengths: the chunks count, and what follows them is not read as a request.
+    let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
+    let both = format!(
+        "content-length: {}\r\ntransfer-encoding: chunked\r\n",
+        chunked.len()
+    );
+    let smuggled = admin.head("nodes.list", &both) + &chunked + &good;
+    let mut stream = TcpStream::connect(service.address).await.unwrap();
+    let (answer, reusable) = exchange(&mut stream, smuggled.as_bytes()).await;
+    answer.ok();
+    assert!(!reusable);
+    let mut rest = Vec::new();
+    let _ = stream.read_to_end(&mut rest).await;
+    assert_eq!(String::from_utf8_lossy(&rest), "");
 }

@@ -83,17 +83,20 @@ fn replacement(response: &[u8]) -> Option<Vec<u8>> {
     let is_empty = head
         .split("\r\n")
         .any(|line| line.eq_ignore_ascii_case("content-length: 0"));
-    is_empty.then(|| {
-        let body = Error::unreadable("head", problem, json!({}))
-            .body()
-            .to_string();
-        let length = body.len();
-        format!(
-            "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\
-             cache-control: no-store\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .into_bytes()
-    })
+    is_empty.then(|| refusal(problem))
+}
+
+/// The bytes that refuse a head which no handler gets to see; the connection ends after them.
+pub(super) fn refusal(problem: String) -> Vec<u8> {
+    let body = Error::unreadable("head", problem, json!({}))
+        .body()
+        .to_string();
+    let length = body.len();
+    format!(
+        "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n\
+         cache-control: no-store\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
