@@ -1,7 +1,7 @@
 //! A server as a child process: its log, its pid file, its end, and what a crashed launcher left.
 
 use std::{
-    fs, io,
+    fmt, fs, io,
     os::unix::process::ExitStatusExt,
     path::{Path, PathBuf},
     process::{ExitStatus, Stdio},
@@ -94,12 +94,48 @@ impl Process {
         Ok(process)
     }
 
+    /// Waits until the server answers to what it is asked. On every other way out, dropping the
+    /// process ends it.
+    pub(crate) async fn ready<Answer, Failure>(
+        mut self,
+        place: &Place,
+        within: Duration,
+        ask: impl Fn() -> Answer,
+    ) -> Result<Process, Error>
+    where
+        Answer: Future<Output = Result<(), Failure>>,
+        Failure: fmt::Display,
+    {
+        let deadline = Instant::now() + within;
+        loop {
+            let Err(failure) = ask().await else {
+                return Ok(self);
+            };
+            if let Some(status) = self.ended()? {
+                return Err(Error::Exited {
+                    server: self.server,
+                    status,
+                    log: files::tail(&place.log),
+                });
+            }
+            if Instant::now() >= deadline {
+                return Err(Error::NotReady {
+                    server: self.server,
+                    seconds: within.as_secs(),
+                    reason: failure.to_string(),
+                    log: files::tail(&place.log),
+                });
+            }
+            sleep(POLL_EVERY).await;
+        }
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.pid.as_raw_nonzero().get()
     }
 
     /// How it ended, if it has.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
+    fn ended(&mut self) -> Result<Option<ExitStatus>, Error> {
         self.child
             .try_wait()
             .map_err(Error::io("wait for", self.server))
@@ -258,7 +294,8 @@ impl Leftover {
             }
             let deadline = Instant::now() + *within;
             while Instant::now() < deadline {
-                if !self.runs() && !(*signal == Signal::KILL && has_group(self.pid)) {
+                let in_group = *signal == Signal::KILL && has_group(self.pid);
+                if !self.runs() && !in_group {
                     return Ok(());
                 }
                 sleep(POLL_EVERY).await;

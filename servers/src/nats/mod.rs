@@ -11,14 +11,11 @@ use std::{
 };
 
 use rustix::process::Signal;
-use tokio::{
-    process::Command,
-    time::{Instant, sleep},
-};
+use tokio::process::Command;
 
 use crate::{
     Durability, Error, ProcessGroup, files,
-    limits::{NATS_PORT_ATTEMPTS_MAX, NATS_STOP_WITHIN, POLL_EVERY, READY_WITHIN},
+    limits::{NATS_PORT_ATTEMPTS_MAX, NATS_STOP_WITHIN, READY_WITHIN},
     process::{self, Place, Process, StopSteps},
     tools::{self, Tool},
 };
@@ -221,32 +218,11 @@ impl Nats {
             .arg(&self.place.marker)
             .current_dir(&self.config.folder);
         let group = self.options.process_group;
-        let mut process = Process::spawn(&self.place, command, None, group)?;
-        let within = self.options.ready_within;
-        let deadline = Instant::now() + within;
-        // On every way out before the end, dropping the process ends it.
-        loop {
-            let Err(failure) = wire::ask(&self.config).await else {
-                return Ok(process);
-            };
-            if let Some(status) = process.ended()? {
-                let log = files::tail(&self.place.log);
-                return Err(Error::Exited {
-                    server: SERVER,
-                    status,
-                    log,
-                });
-            }
-            if Instant::now() >= deadline {
-                return Err(Error::NotReady {
-                    server: SERVER,
-                    seconds: within.as_secs(),
-                    reason: failure.to_string(),
-                    log: files::tail(&self.place.log),
-                });
-            }
-            sleep(POLL_EVERY).await;
-        }
+        let process = Process::spawn(&self.place, command, None, group)?;
+        let ask = || wire::ask(&self.config);
+        process
+            .ready(&self.place, self.options.ready_within, ask)
+            .await
     }
 }
 

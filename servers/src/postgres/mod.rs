@@ -14,17 +14,14 @@ use std::{
 };
 
 use rustix::process::Signal;
-use tokio::{
-    process::Command,
-    time::{Instant, sleep},
-};
+use tokio::process::Command;
 
 use crate::{
     Durability, Error, ProcessGroup,
     account::Account,
     files,
     limits::{
-        DATABASE_NAME_BYTES_MAX, KILLED_WITHIN, POLL_EVERY, POSTGRES_FAST_STOP_WITHIN,
+        DATABASE_NAME_BYTES_MAX, KILLED_WITHIN, POSTGRES_FAST_STOP_WITHIN,
         POSTGRES_IMMEDIATE_STOP_WITHIN, READY_WITHIN, STATEMENT_WITHIN,
     },
     process::{self, Place, Process, StopSteps},
@@ -248,40 +245,15 @@ impl Postgres {
 
     async fn launch(&mut self) -> Result<(), Error> {
         self.socket.make(self.account)?;
-        let mut process = Process::spawn(
+        let process = Process::spawn(
             &self.place,
             self.command(),
             self.account,
             self.options.process_group,
         )?;
-        let within = self.options.ready_within;
-        let deadline = Instant::now() + within;
-        // On every way out before the end, dropping the process ends it.
-        loop {
-            let failure = match wire::run(&self.socket.file(), ADMIN, "postgres", "", within).await
-            {
-                Ok(()) => break,
-                Err(failure) => failure,
-            };
-            if let Some(status) = process.ended()? {
-                let log = files::tail(&self.place.log);
-                return Err(Error::Exited {
-                    server: SERVER,
-                    status,
-                    log,
-                });
-            }
-            if Instant::now() >= deadline {
-                return Err(Error::NotReady {
-                    server: SERVER,
-                    seconds: within.as_secs(),
-                    reason: failure.to_string(),
-                    log: files::tail(&self.place.log),
-                });
-            }
-            sleep(POLL_EVERY).await;
-        }
-        self.process = Some(process);
+        let (socket, within) = (self.socket.file(), self.options.ready_within);
+        let ask = || wire::run(&socket, ADMIN, "postgres", "", within);
+        self.process = Some(process.ready(&self.place, within, ask).await?);
         Ok(())
     }
 
