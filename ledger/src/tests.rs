@@ -446,6 +446,27 @@ async fn l5_a_reader_by_position_never_misses_an_event(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l5_who_subscribes_before_the_first_append_hears_of_it(pool: PgPool) {
+    const ROUNDS: usize = 40;
+    let (actor, tenant) = (Actor::api("operator"), TenantId::new(NOW, [1; 10]));
+    for round in 0..ROUNDS {
+        // The tail of a new process is still finding out where the log ends.
+        let ledger = start(&pool, |_| ());
+        let mut heard = ledger.subscribe();
+        let registered = NodeRegistered {
+            labels: BTreeMap::new(),
+            name: format!("n{round}"),
+            role: Role::Node,
+        };
+        let node = ledger.register_node(&actor, tenant, registered).await;
+        let node = node.unwrap().id;
+        let committed = tokio::time::timeout(Duration::from_secs(10), heard.recv()).await;
+        let committed = committed.unwrap_or_else(|_| panic!("round {round}: nothing was heard"));
+        assert_eq!(committed.unwrap().events[0].node, Some(node));
+    }
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l5_subscribers_hear_of_every_event_once_in_order(pool: PgPool) {
     let here = Ground::on(start(&pool, |_| {})).await;
     let there = start(&pool, |_| {});

@@ -75,7 +75,8 @@ impl Tail {
         let (subscribers, _) = broadcast::channel(SUBSCRIBER_COMMITS_MAX);
         let follower = Follower {
             pool,
-            seen: None,
+            began: None,
+            seen: 0,
             subscribers: subscribers.clone(),
         };
         tasks.spawn(follower.run(inbox, shutdown));
@@ -110,8 +111,10 @@ impl Tail {
 
 struct Follower {
     pool: PgPool,
-    /// Last position that was passed on; nothing before the head was read once.
-    seen: Option<u64>,
+    /// The head when it was first read; the log is followed from there.
+    began: Option<u64>,
+    /// Last position that was passed on, or where it began.
+    seen: u64,
     subscribers: broadcast::Sender<Arc<Committed>>,
 }
 
@@ -126,11 +129,8 @@ impl Follower {
                 () = shutdown.cancelled() => None,
             };
             let done = match told {
-                Some(Told::Committed(committed)) if self.follows(&committed) => {
-                    self.pass_on(committed);
-                    Ok(())
-                }
-                Some(Told::Committed(_) | Told::Look) => self.catch_up().await,
+                Some(Told::Committed(committed)) => self.told(committed).await,
+                Some(Told::Look) => self.catch_up().await,
                 None => return,
             };
             if let Err(error) = done {
@@ -142,24 +142,37 @@ impl Follower {
         }
     }
 
-    fn follows(&self, committed: &Committed) -> bool {
-        self.seen.is_some_and(|seen| committed.first == seen + 1)
+    async fn told(&mut self, committed: Committed) -> Result<(), Error> {
+        if self.began.is_none() {
+            self.catch_up().await?;
+        }
+        if committed.first == self.seen + 1 {
+            self.seen = committed.last;
+            self.pass_on(committed);
+        } else if self.began.is_some_and(|began| committed.last <= began) {
+            // A commit of this process while the head was first read. Who has subscribed by then
+            // waits for it, and reading on from the head will not bring it.
+            self.pass_on(committed);
+        } else {
+            self.catch_up().await?;
+        }
+        Ok(())
     }
 
-    fn pass_on(&mut self, committed: Committed) {
-        self.seen = Some(committed.last);
+    fn pass_on(&self, committed: Committed) {
         // Nobody may be listening, which is fine.
         let _ = self.subscribers.send(Arc::new(committed));
     }
 
     async fn catch_up(&mut self) -> Result<(), Error> {
         let mut conn = self.pool.acquire().await?;
-        let Some(mut seen) = self.seen else {
-            self.seen = Some(log::head(&mut conn).await?);
+        if self.began.is_none() {
+            self.seen = log::head(&mut conn).await?;
+            self.began = Some(self.seen);
             return Ok(());
-        };
+        }
         loop {
-            let recorded = log::read(&mut conn, seen, READ_EVENTS_MAX).await?;
+            let recorded = log::read(&mut conn, self.seen, READ_EVENTS_MAX).await?;
             let (Some(first), Some(last)) = (recorded.first(), recorded.last()) else {
                 return Ok(());
             };
@@ -173,7 +186,7 @@ impl Follower {
                 last,
                 events,
             });
-            seen = last;
+            self.seen = last;
         }
     }
 }

@@ -88,7 +88,7 @@ pub(crate) async fn run(
     raise_open_files();
     let places = tokio::select! {
         places = places(nodes, options, state) => places?,
-        signal = signals.next() => {
+        signal = signals.asked() => {
             return Err(Failure::failed(format!("{signal} before every node was registered")));
         }
     };
@@ -120,11 +120,11 @@ pub(crate) async fn run(
         });
     }
     tell(&places, state, options.json, output)?;
-    let signal = signals.next().await;
+    let signal = signals.asked().await;
     tracing::info!("{signal}: stopping");
     tokio::select! {
         () = phase.stop(STOP_EDGE_WITHIN) => Ok(()),
-        signal = signals.next() => {
+        signal = signals.insisted() => {
             Err(Failure::failed(format!("{signal} again: the simulated nodes were cut off")))
         }
     }
