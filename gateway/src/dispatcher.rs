@@ -86,8 +86,6 @@ pub(crate) struct Dispatcher {
     checks: InProgress<Checked>,
     /// Those that could not be read; the repair tries again.
     unread: Vec<NodeId>,
-    /// Where the round of all nodes stands, a part of which each repair compares with the ledger.
-    compared: Option<NodeId>,
 }
 
 impl Dispatcher {
@@ -106,7 +104,6 @@ impl Dispatcher {
             doubts: Wakes::default(),
             checks: FuturesUnordered::new(),
             unread: Vec::new(),
-            compared: None,
         }
     }
 
@@ -238,20 +235,9 @@ impl Dispatcher {
         for node in std::mem::take(&mut self.unread) {
             self.doubts.wake(node);
         }
-        let mut nodes = self.roster.nodes();
-        for node in &nodes {
-            self.wakes.wake(*node);
-            self.send_cancels(*node);
-        }
-        // A session of which no command makes anything known would otherwise outlive a newer one
-        // whose notice was lost.
-        nodes.sort_unstable();
-        let from = nodes.partition_point(|node| Some(*node) <= self.compared);
-        let part = nodes.iter().skip(from).take(limits::NODES_PER_REPAIR_MAX);
-        self.compared = None;
-        for node in part {
-            self.doubts.wake(*node);
-            self.compared = Some(*node);
+        for node in self.roster.nodes() {
+            self.wakes.wake(node);
+            self.send_cancels(node);
         }
     }
 

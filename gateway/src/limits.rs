@@ -53,9 +53,6 @@ pub const DISPATCHES_MAX: usize = 1_024;
 pub const REPAIR_EVERY: Duration = Duration::from_secs(1);
 /// Nodes of one comparison of sessions with the ledger.
 pub const NODES_PER_CHECK_MAX: usize = 64;
-/// Nodes that one repair compares with the ledger; it goes round all of them. Few, because each is
-/// read by itself, and what this finds was lost on its way and is rare.
-pub const NODES_PER_REPAIR_MAX: usize = 16;
 /// Messages from sessions that wait for the dispatcher.
 pub const DISPATCHER_QUEUE_MAX: usize = 1024;
 /// Pause after the listener could not accept a connection.
