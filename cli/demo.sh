@@ -172,8 +172,10 @@ for event in node.command.queued node.command.dispatched command.settled; do
     grep -q " $event .*$command" "$folder/events" || fail "$event did not arrive on NATS"
 done
 
-say '8. The log replayed from its first event, and compared with the live tables'
+say '8. The log replayed from its first event, and compared with the live tables; and every rule of the ledger checked'
 printf '$ command-ledger audit replay\n'
 "$ledger" audit replay
+printf '\n$ command-ledger audit check\n'
+"$ledger" audit check
 
 say 'Done: it was queued once, it ran once, and the ledger proves it. Everything stops now.'

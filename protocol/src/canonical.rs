@@ -120,11 +120,29 @@ fn write_json(value: &Value, depth: usize, bytes: &mut Vec<u8>) -> Result<(), Er
                 write_json(value, depth + 1, bytes)?;
             }
         }
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+        Value::Number(number) => match whole(number) {
+            Some(whole) => bytes.extend(encode(&whole)?),
+            None => bytes.extend(encode(number)?),
+        },
+        Value::Null | Value::Bool(_) | Value::String(_) => {
             bytes.extend(encode(value)?);
         }
     }
     Ok(())
+}
+
+/// Largest whole number up to which a float holds every one exactly: 2⁵³.
+const WHOLE_FLOAT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The integer that a float is another way to write, as `60.0` is one for `60`: in JSON they are
+/// one number, so they have one form here.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "whole, and within what a float holds exactly"
+)]
+fn whole(number: &Number) -> Option<i64> {
+    let float = number.as_f64().filter(|_| number.is_f64())?;
+    (float.fract() == 0.0 && float.abs() <= WHOLE_FLOAT_MAX).then_some(float as i64)
 }
 
 #[expect(
@@ -371,7 +389,8 @@ mod tests {
             any::<i64>().prop_map(Value::from),
             any::<u64>().prop_map(Value::from),
             any::<f64>()
-                .prop_filter("finite", |float| float.is_finite())
+                // A whole one is an integer, and has a test of its own.
+                .prop_filter("finite", |float| float.is_finite() && float.fract() != 0.0)
                 .prop_map(Value::from),
             ".{0,40}".prop_map(Value::from),
         ];
@@ -450,5 +469,27 @@ mod tests {
         ));
         let nested = (0..=DEPTH_MAX).fold(json!(1), |inner, _| json!([inner]));
         assert!(matches!(from_json(&nested), Err(Error::TooDeep { .. })));
+    }
+
+    #[test]
+    fn l2_a_whole_number_has_one_form_however_it_is_written() {
+        for (written, form) in [
+            ("60.0", "60"),
+            ("6e1", "60"),
+            ("-60.0", "-60"),
+            ("-0.0", "0"),
+            ("9007199254740992.0", "9007199254740992"),
+        ] {
+            let value = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+            assert_eq!(
+                from_json(&value(written)).unwrap(),
+                from_json(&value(form)).unwrap(),
+                "{written}"
+            );
+        }
+        for float in [0.5, 1e300, 9_007_199_254_740_994.0] {
+            let bytes = from_json(&serde_json::json!(float)).unwrap();
+            assert_eq!(bytes[0], 0xcb, "{float}");
+        }
     }
 }

@@ -237,7 +237,9 @@ async fn d7_whichever_part_dies_every_command_ends_once_and_has_at_most_one_effe
         .await
         .ok();
     assert_eq!(listed["items"].as_array().unwrap().len(), commands.len());
-    Process::output(&["audit", "replay", "--postgres", parts.url.as_str()]).await;
+    for verb in ["replay", "check"] {
+        Process::output(&["audit", verb, "--postgres", parts.url.as_str()]).await;
+    }
     assert_whole(&nats::connect(&server.nats.url()).await, &pool).await;
     until("the agent still runs", async || {
         parts.agent.runs() && parts.sweeper.runs()

@@ -6,6 +6,7 @@ use crate::kind::Kind;
 use crate::limits;
 use crate::node::Node;
 use crate::refusal::Refusal;
+use crate::text;
 use crate::time::Timestamp;
 
 use super::Command;
@@ -128,11 +129,8 @@ impl Enqueue {
                 format!("must have 1 to {} bytes", limits::LEDGER_KEY_BYTES_MAX),
             );
         }
-        if key.chars().any(char::is_control) {
-            return invalid(
-                "idempotencyKey",
-                "must have printable characters only".to_owned(),
-            );
+        if let Some(flaw) = text::flaw(key) {
+            return invalid("idempotencyKey", flaw.to_string());
         }
         if self.not_after <= now {
             return invalid("notAfter", format!("must lie after now, {now}"));

@@ -11,6 +11,7 @@ use crate::frame::{Update, UpdateState};
 use crate::limits;
 use crate::node::Node;
 use crate::refusal::Refusal;
+use crate::text;
 use crate::time::Timestamp;
 
 use super::{Command, State};
@@ -105,9 +106,9 @@ pub fn check_bounds(update: &Update) -> Result<(), Refusal> {
     if update
         .reason
         .as_ref()
-        .is_some_and(|reason| reason.chars().any(char::is_control))
+        .is_some_and(|reason| !reason.chars().all(text::is_printable))
     {
-        return invalid("reason", "must have no control characters".to_owned());
+        return invalid("reason", "must have printable characters only".to_owned());
     }
     if update
         .reason

@@ -9,6 +9,7 @@ use crate::event::Truncated;
 use crate::frame::{Update, UpdateState};
 use crate::id::CommandId;
 use crate::limits::{DETAILS_BYTES_MAX, REASON_BYTES_MAX, RESULT_BYTES_MAX};
+use crate::text;
 
 /// How a command ended on the node.
 #[derive(Debug, Clone, PartialEq)]
@@ -79,8 +80,8 @@ fn head_and_tail(text: &str, part_bytes: usize) -> Value {
 pub(super) fn update(command_id: CommandId, state: UpdateState, report: &Report) -> Update {
     let (result, result_truncated) = report.result.as_ref().map_or((None, None), fit_result);
     let reason = report.reason.as_ref().map(|reason| {
-        // The ledger takes neither longer reasons nor control characters; a space is never longer.
-        let shown = reason.replace(char::is_control, " ");
+        // The ledger takes neither longer reasons nor characters that nobody sees; a space is never longer.
+        let shown = reason.replace(|c| !text::is_printable(c), " ");
         shown[..shown.floor_char_boundary(REASON_BYTES_MAX)].to_owned()
     });
     Update {
