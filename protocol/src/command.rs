@@ -23,7 +23,7 @@ mod tests;
 
 /// A command as its events tell it. Fields stand in the order of their wire names, because the
 /// read tables keep it as canonical bytes.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Command {
     /// When the node's acceptance was recorded.
@@ -57,7 +57,7 @@ pub struct Command {
 }
 
 /// Where a command stands, with what is true there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase")]
 pub enum State {
     /// It waits.
@@ -91,7 +91,7 @@ pub enum State {
 }
 
 /// How a command ended, and what the node said afterwards.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Settled {
     /// When the end was recorded.
     pub at: Timestamp,
@@ -103,7 +103,7 @@ pub struct Settled {
 }
 
 /// The node's word that came after the end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct LateResult {
     /// When it was recorded.
     pub at: Timestamp,

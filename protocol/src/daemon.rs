@@ -45,14 +45,14 @@ pub use record::{Confirmed, Ended, Forgotten, Record, Started};
 pub use report::update_frames;
 
 /// A kind that the daemon can run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Supported {
     version: u32,
     roles: Vec<Role>,
 }
 
 /// The kinds that the daemon can run. Shared by all daemons of a process.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct SupportedKinds(BTreeMap<String, Supported>);
 
 impl SupportedKinds {
@@ -71,7 +71,7 @@ impl SupportedKinds {
 }
 
 /// Who the daemon is, for the life of its process.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Identity {
     /// Version of the agent.
     pub agent_version: String,
@@ -153,7 +153,7 @@ pub struct Job {
     pub timeout_micros: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Link {
     Down,
     /// `Hello` was sent.
@@ -164,7 +164,7 @@ enum Link {
     Up(Up),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Up {
     ping_seconds: u32,
     heard_at: Monotonic,
@@ -173,8 +173,8 @@ struct Up {
     asked: Option<(u64, Monotonic)>,
 }
 
-/// The daemon's half of a session.
-#[derive(Debug)]
+/// The daemon's half of a session. Comparable, so that a model checker can tell its states apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Daemon {
     identity: Identity,
     journal_id: JournalId,

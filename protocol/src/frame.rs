@@ -50,7 +50,7 @@ pub enum Error {
 }
 
 /// Node to gateway, first: who it is and what its journal holds (SPEC D6).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Hello {
     /// Version of the agent.
@@ -72,7 +72,7 @@ pub struct Hello {
 }
 
 /// One entry of the daemon's journal, as `Hello` names it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JournalEntry {
     /// The command.
@@ -96,7 +96,7 @@ pub enum EntryState {
 }
 
 /// Gateway to node, the answer to `Hello`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Welcome {
     /// Epoch of the session.
@@ -108,7 +108,7 @@ pub struct Welcome {
 }
 
 /// Gateway to node: run this.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Command {
     /// The result must be signed by the node.
@@ -145,7 +145,7 @@ pub struct Command {
 }
 
 /// Gateway to node: stop this, if it can still be stopped (SPEC D12).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Cancel {
     /// The command.
@@ -153,14 +153,14 @@ pub struct Cancel {
 }
 
 /// Node to gateway: what became of commands, in the order in which it happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CommandUpdate {
     /// One to 64 updates.
     pub updates: Vec<Update>,
 }
 
 /// The node's word on one command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Update {
     /// The command.
@@ -232,14 +232,14 @@ pub enum UpdateState {
 }
 
 /// Gateway to node: these updates are in the ledger, or never will be.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UpdateAck {
     /// One for each update of a `CommandUpdate`, in its order.
     pub updates: Vec<Acknowledgement>,
 }
 
 /// The ledger's answer to one update.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Acknowledgement {
     /// The command.
@@ -253,7 +253,7 @@ pub struct Acknowledgement {
 }
 
 /// Node to gateway: how it is, and what it needs.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
     /// Desired-state generation that it has applied.
@@ -264,7 +264,7 @@ pub struct Status {
 }
 
 /// Gateway to node: the desired state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Spec {
     /// Its generation.
     pub generation: u64,
@@ -274,7 +274,7 @@ pub struct Spec {
 }
 
 /// Either way: a sign of life. It is answered once, by a `Ping` with `reply` set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ping {
     /// Returned as it came.
@@ -289,7 +289,7 @@ pub struct Ping {
 macro_rules! frames {
     ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
         /// One frame.
-        #[derive(Debug, Clone, PartialEq, Eq)]
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
         pub enum Frame {
             $($(#[$doc])* $name($name),)*
         }
@@ -358,7 +358,7 @@ frames! {
 }
 
 /// What a daemon posts to [`JOIN_PATH`], as JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct JoinRequest {
     /// PKCS #10 certificate request, PEM, signed by the node's new key.
@@ -368,7 +368,7 @@ pub struct JoinRequest {
 }
 
 /// The gateway's answer to a [`JoinRequest`], as JSON.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinResponse {
     /// The certificate authority, PEM.

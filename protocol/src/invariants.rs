@@ -177,7 +177,7 @@ impl fmt::Display for Violation {
 
 /// Checks a log event by event. Cheap: a few look-ups for each event; it keeps some hundred bytes
 /// for each command of the log.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Checker {
     /// A gateway reads what is due and then dispatches it. What changed in between, it could not
     /// know: so long, in microseconds.

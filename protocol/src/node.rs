@@ -17,7 +17,7 @@ use crate::text;
 use crate::time::Timestamp;
 
 /// A node as its events tell it. Fields stand in the order of their wire names.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Node {
     /// Version of the agent in the newest session.
@@ -65,7 +65,7 @@ pub struct Node {
 }
 
 /// Whether a node is connected.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Session {
     /// It never was.
@@ -87,7 +87,7 @@ pub enum Session {
 }
 
 /// What a daemon says of itself when it opens a session.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OpenSession {
     /// Version of the agent.
     pub agent_version: String,

@@ -7,7 +7,7 @@
 //!
 //! To add a frame that a daemon may send: an arm in [`Session::receive_open`].
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::canonical;
@@ -36,7 +36,7 @@ pub use close::Close;
 pub use wakes::Wakes;
 
 /// Who the other side is, by its certificate.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Peer {
     /// The kinds that the identity may run; all when absent (SPEC D11).
     pub allowed_kinds: Option<Vec<String>>,
@@ -53,7 +53,7 @@ impl Peer {
 }
 
 /// How a gateway holds its sessions.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Terms {
     /// Name of the gateway, as it stands in the ledger.
     pub gateway: String,
@@ -95,18 +95,19 @@ pub enum Effect {
     Close(Close),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum State {
     /// Nothing was received yet.
     Greeting,
     /// The ledger opens the session.
-    Opening { accepted: HashSet<CommandId> },
+    Opening { accepted: BTreeSet<CommandId> },
     /// The session is open.
     Open,
 }
 
-/// One session, from the gateway's side.
-#[derive(Debug)]
+/// One session, from the gateway's side. Comparable, so that a model checker can tell its states
+/// apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Session {
     peer: Peer,
     terms: Terms,
@@ -236,7 +237,7 @@ impl Session {
     ) -> Vec<Effect> {
         let accepted = match std::mem::replace(&mut self.state, State::Open) {
             State::Opening { accepted } => accepted,
-            State::Greeting | State::Open => HashSet::new(),
+            State::Greeting | State::Open => BTreeSet::new(),
         };
         let ping = Duration::from_secs(self.terms.ping_seconds.into());
         self.heard = elapsed;

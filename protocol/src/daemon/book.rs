@@ -29,7 +29,7 @@ pub struct Inconsistent {
 
 /// Whether one word on a command has reached the ledger. Only the process knows; after a restart
 /// everything is said again.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) enum Word {
     #[default]
     Unsaid,
@@ -49,7 +49,7 @@ impl Word {
 }
 
 /// The words on one command.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct Words {
     acked: Word,
     running: Word,
@@ -71,7 +71,7 @@ impl Words {
 }
 
 /// Where the effect of an open command stands in this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Run {
     /// To be started as soon as that may be.
     Due,
@@ -82,7 +82,7 @@ pub(super) enum Run {
 }
 
 /// A command that was accepted and has not ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Open {
     pub(super) command: Box<frame::Command>,
     pub(super) started: Option<Started>,
@@ -100,7 +100,7 @@ impl Open {
 }
 
 /// A command that has ended.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Closed {
     pub(super) ended: Ended,
     pub(super) confirmed: Option<Confirmed>,
@@ -148,7 +148,7 @@ impl Closed {
 }
 
 /// The fold of a journal.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Book {
     highest_seq: u64,
     applied_generation: u64,

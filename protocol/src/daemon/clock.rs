@@ -4,7 +4,7 @@ use crate::time::Timestamp;
 
 /// A point of a clock that never jumps, in microseconds since some start that stays the same for
 /// the life of the process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Monotonic(i64);
 
 impl Monotonic {
@@ -34,7 +34,7 @@ impl Monotonic {
 }
 
 /// What is known of the server's time: its distance from the local clock that never jumps.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct ServerClock {
     offset_micros: Option<i64>,
 }

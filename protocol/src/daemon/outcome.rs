@@ -25,7 +25,7 @@ pub struct Report {
 }
 
 /// The ends that an executor knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
     /// It did what it was asked to.
     Succeeded,

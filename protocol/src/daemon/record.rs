@@ -14,7 +14,7 @@ use crate::kind::Role;
 use crate::time::Timestamp;
 
 /// One record.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Record {
     /// The command passed every check; as it was received.
@@ -55,7 +55,7 @@ impl Record {
 }
 
 /// The effect begins; under which life of the machine and of the daemon (SPEC D9).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Started {
     /// Version of the agent.
@@ -69,7 +69,7 @@ pub struct Started {
 }
 
 /// A command ended here, or was refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ended {
     /// It was accepted before.
@@ -88,7 +88,7 @@ pub struct Ended {
 }
 
 /// The ledger has answered an end.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Confirmed {
     /// The command.
@@ -100,7 +100,7 @@ pub struct Confirmed {
 
 /// What is left of a confirmed end: enough to never run the command again and to give its
 /// outcome to who asks again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Forgotten {
     /// The command.

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 use super::is_false;
 
 /// A command entered its node's queue. Everything that later decisions need is frozen here.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandQueued {
     /// Its result is signed by the node.
@@ -63,7 +63,7 @@ pub struct CommandQueued {
 }
 
 /// A held command's batch was approved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandReleased {
     /// Name of its kind.
@@ -77,7 +77,7 @@ pub struct CommandReleased {
 }
 
 /// A gateway sent a command to its node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandDispatched {
     /// How often it was dispatched, this time included.
@@ -93,7 +93,7 @@ pub struct CommandDispatched {
 }
 
 /// The node had no room; the command keeps its place and waits again.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandReturned {
     /// Epoch of the session that reported it.
@@ -111,7 +111,7 @@ pub struct CommandReturned {
 }
 
 /// The node accepted the command into its journal.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandAcked {
     /// Epoch of the session that reported it.
@@ -125,7 +125,7 @@ pub struct CommandAcked {
 }
 
 /// The node started the command.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandRunning {
     /// Epoch of the session that reported it.
@@ -139,7 +139,7 @@ pub struct CommandRunning {
 }
 
 /// Somebody asked for the command to stop.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandCancelRequested {
     /// Name of its kind.
@@ -189,7 +189,7 @@ impl Outcome {
 }
 
 /// What of a longer result was left out (SPEC D13).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Truncated {
     /// Size of the whole result, in bytes.
     pub bytes: u64,
@@ -229,7 +229,7 @@ impl Ending {
 }
 
 /// The command ended. Exactly one per command (SPEC S4).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CommandSettled {
     /// More about the reason, as canonical MessagePack.
@@ -287,7 +287,7 @@ impl CommandSettled {
 }
 
 /// The node's word came after the command had ended; it is kept, the state stays.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct CommandLateResult(pub CommandSettled);
 

@@ -18,7 +18,7 @@ pub(super) fn is_false(flag: &bool) -> bool {
 }
 
 /// A node joined the fleet's books.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeRegistered {
     /// Labels that operators select by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -30,7 +30,7 @@ pub struct NodeRegistered {
 }
 
 /// A node's session opened; its epoch is higher than any before (SPEC D2).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeSessionOpened {
     /// Version of the agent.
@@ -53,7 +53,7 @@ pub struct NodeSessionOpened {
 }
 
 /// A node's session ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeSessionClosed {
     /// Epoch of the session.
     pub epoch: u64,
@@ -62,7 +62,7 @@ pub struct NodeSessionClosed {
 }
 
 /// A node was given a certificate.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeCertified {
     /// Kinds that the identity may run; all when absent (SPEC D11).
@@ -80,7 +80,7 @@ pub struct NodeCertified {
 }
 
 /// A node's desired state was set.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeSpecSet {
     /// Its generation, higher than any before.
     pub generation: u64,
@@ -90,7 +90,7 @@ pub struct NodeSpecSet {
 }
 
 /// A node applied a generation of its desired state.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeGenerationApplied {
     /// Epoch of the session that reported it.
     pub epoch: u64,
@@ -99,5 +99,5 @@ pub struct NodeGenerationApplied {
 }
 
 /// A node left the fleet; its history stays.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeDeleted {}

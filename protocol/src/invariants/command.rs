@@ -7,7 +7,7 @@ use crate::kind::Lane;
 use crate::time::Timestamp;
 
 /// A command, as far as the rules ask.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Tracked {
     pub(super) node: NodeId,
     pub(super) kind: String,
@@ -25,7 +25,7 @@ pub(super) struct Tracked {
 }
 
 /// Where a command stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     Pending {
         held: bool,
@@ -37,7 +37,7 @@ pub(super) enum Phase {
 }
 
 /// How far a command in flight has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Step {
     Dispatched,
     Acked,

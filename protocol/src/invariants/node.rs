@@ -10,7 +10,7 @@ use crate::limits::lane_credits;
 use crate::time::Timestamp;
 
 /// A node, as far as the rules ask.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TrackedNode {
     pub(super) seq: u64,
     pub(super) epoch: u64,
@@ -26,7 +26,7 @@ pub(super) struct TrackedNode {
 }
 
 /// One lane of a node.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TrackedLane {
     credits: u32,
     pub(super) in_flight: u32,

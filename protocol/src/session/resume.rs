@@ -1,7 +1,7 @@
 //! What a daemon is sent when its session opens (SPEC D6): every command that is with it, in
 //! `seq` order, then the cancels that are still owed.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use crate::command::{Command, State};
 use crate::frame::{Cancel, Frame};
@@ -13,7 +13,11 @@ use super::{Peer, command_frame};
 ///
 /// Left out are self-terminating commands that were accepted once (SPEC D9), and kinds that the
 /// session's certificate does not allow (SPEC D11).
-pub(super) fn frames(replay: &[Command], accepted: &HashSet<CommandId>, peer: &Peer) -> Vec<Frame> {
+pub(super) fn frames(
+    replay: &[Command],
+    accepted: &BTreeSet<CommandId>,
+    peer: &Peer,
+) -> Vec<Frame> {
     let mut replay: Vec<_> = replay
         .iter()
         .filter(|command| command.is_in_flight())
