@@ -6,7 +6,7 @@
 macro_rules! bugs {
     ($($(#[doc = $doc:literal])* $name:ident;)*) => {
         /// A planted bug.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Bug {
             $($(#[doc = $doc])* $name,)*
         }

@@ -6,6 +6,7 @@ use ledger_protocol::id::JournalId;
 use crate::chance::Chance;
 
 /// One node's journal.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Disk {
     pub(crate) journal_id: JournalId,
     /// How often the journal was lost: its life, whatever its id says.

@@ -21,8 +21,11 @@ use crate::bug::Bug;
 pub(crate) const LOOK_MICROS: i64 = 5_000_000;
 
 /// The log, its folds, and the checker that reads along.
+#[derive(Debug, Clone)]
 pub(crate) struct Ledger {
+    /// The log, or its newest part where that is all that is asked for.
     pub(crate) log: Vec<Event>,
+    position: u64,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) commands: BTreeMap<CommandId, Command>,
     pub(crate) keys: BTreeMap<(NodeId, String), CommandId>,
@@ -40,6 +43,7 @@ impl Ledger {
     pub(crate) fn new(bug: Option<Bug>, tenant: TenantId) -> Self {
         Self {
             log: Vec::new(),
+            position: 0,
             nodes: BTreeMap::new(),
             commands: BTreeMap::new(),
             keys: BTreeMap::new(),
@@ -71,7 +75,8 @@ impl Ledger {
                 Stream::Node(id) => self.nodes.get(&id).map_or(0, |known| known.version),
                 Stream::Batch(_) => 0,
             };
-            let position = self.log.len() as u64 + 1;
+            self.position += 1;
+            let position = self.position;
             let [a, b, c, d, e, f, g, h] = position.to_be_bytes();
             let event = Event {
                 id: EventId::new(at, [0, 0, a, b, c, d, e, f, g, h]),

@@ -20,6 +20,7 @@ mod gateway;
 mod ledger;
 mod machine;
 mod run;
+pub mod small;
 mod sweeper;
 mod tally;
 pub mod truth;

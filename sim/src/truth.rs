@@ -15,14 +15,14 @@ use ledger_protocol::time::Timestamp;
 pub const CLOCK_MICROS_MAX: i64 = 20_000_000;
 
 /// The facts about all commands.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Truth {
     facts: BTreeMap<CommandId, Facts>,
     /// What was found to be wrong.
     pub wrong: Vec<String>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Facts {
     starts: u32,
     /// By the life of the journal.

@@ -1,4 +1,5 @@
 //! The simulation, run.
 
 mod bugs;
+mod model;
 mod schedules;

@@ -35,6 +35,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["ledger", "ledger-projections", "ledger-protocol"],
     ),
     ("ledger-agent", &["ledger-protocol"]),
+    ("ledger-sim", &["ledger-protocol"]),
     (
         "ledger-cli",
         &[
