@@ -275,19 +275,12 @@ impl Checker {
         let lane = node.lane_mut(command.lane);
         lane.changed_at = at;
         match before {
-            Phase::Pending { .. } => {
-                lane.pending.remove(&command.seq);
-            }
-            Phase::InFlight(_) => {
-                lane.in_flight = lane.in_flight.saturating_sub(1);
-                lane.reported.remove(&command.seq);
-            }
+            Phase::Pending { .. } => _ = lane.pending.remove(&command.seq),
+            Phase::InFlight(_) => lane.in_flight = lane.in_flight.saturating_sub(1),
             Phase::Ended(_) => {}
         }
         match command.phase {
-            Phase::Pending { .. } => {
-                lane.pending.insert(command.seq, id);
-            }
+            Phase::Pending { .. } => _ = lane.pending.insert(command.seq, id),
             Phase::InFlight(step) => {
                 lane.in_flight += 1;
                 if step != Step::Dispatched && matches!(before, Phase::Pending { .. }) {
@@ -295,6 +288,9 @@ impl Checker {
                 }
             }
             Phase::Ended(_) => {}
+        }
+        if !matches!(command.phase, Phase::InFlight(_)) {
+            lane.reported.remove(&command.seq);
         }
     }
 }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::event::{
-    Actor, CommandDispatched, CommandQueued, CommandSettled, Ending, NodeRegistered,
-    NodeSessionOpened,
+    Actor, CommandAcked, CommandDispatched, CommandQueued, CommandReturned, CommandRunning,
+    CommandSettled, Ending, NodeRegistered, NodeSessionOpened,
 };
 use crate::id::{EventId, JournalId, TenantId};
 use crate::kind::Role;
@@ -215,6 +215,62 @@ fn k3_a_dispatch_above_the_credits_is_found() {
     let expected = Rule::AboveCredits {
         lane: Lane::Bulk,
         in_flight: 2,
+    };
+    assert_eq!(one(&log.broken), expected);
+}
+
+#[test]
+fn k3_what_a_look_could_not_see_takes_no_credit_from_it() {
+    let mut log = Log::new();
+    log.checker = Checker::new(5_000_000);
+    (log.position, log.versions) = (0, BTreeMap::new());
+    let registered = NodeRegistered {
+        labels: BTreeMap::new(),
+        name: "n".to_owned(),
+        role: Role::Node,
+    };
+    log.on_node(registered);
+    log.open(1);
+    for seq in 1..=3 {
+        log.queue(seq, |_| {});
+        log.dispatch(seq, 1);
+        if seq == 1 {
+            let returned = CommandReturned {
+                epoch: 1,
+                kind: "logs.collect".to_owned(),
+                node_id: node(),
+                reason: "busy".to_owned(),
+                retry_at: NOW,
+                seq,
+            };
+            log.event(Stream::Command(command(seq)), returned.into());
+        }
+        if seq == 2 {
+            // The look for the third was before this late word on the first.
+            let (epoch, kind, node_id) = (1, "logs.collect".to_owned(), node());
+            let acked = CommandAcked {
+                epoch,
+                kind: kind.clone(),
+                node_id,
+                seq: 1,
+            };
+            log.event(Stream::Command(command(1)), acked.into());
+            let running = CommandRunning {
+                epoch,
+                kind,
+                node_id,
+                seq: 1,
+            };
+            log.event(Stream::Command(command(1)), running.into());
+        }
+    }
+    assert_eq!(log.broken, []);
+    log.at = later(6);
+    log.queue(4, |_| {});
+    log.dispatch(4, 1);
+    let expected = Rule::AboveCredits {
+        lane: Lane::Bulk,
+        in_flight: 3,
     };
     assert_eq!(one(&log.broken), expected);
 }
