@@ -31,6 +31,8 @@ bugs! {
     CreditsIgnored;
     /// The gateway dispatches the newest first.
     OrderIgnored;
+    /// The gateway goes on with the next command when the ledger did not take one in.
+    RoundGoesOn;
     /// The ledger does not look at `notBefore`.
     NotBeforeIgnored;
     /// The ledger does not look at `notAfter` when it dispatches.
@@ -57,8 +59,6 @@ bugs! {
     WakesLost;
     /// The journal is never synced.
     JournalNotSynced;
-    /// A new process takes for durable what an earlier one only wrote.
-    JournalNotSyncedAtStart;
     /// The effect starts before its records are in the journal.
     EffectBeforeJournal;
     /// A restart forgets what ended, confirmed or not.

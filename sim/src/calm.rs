@@ -34,6 +34,13 @@ impl World {
             self.node_notices(id);
             self.gateway_notices_cut(id);
         }
+        for n in 0..self.machines.len() {
+            // As long as both live, the two supersede each other.
+            if self.machines[n].is_copy {
+                self.kill(n);
+                self.machines[n].start_at = i64::MAX;
+            }
+        }
         self.say(|| "the faults stop".to_owned());
         let stopped = self.now;
         let sweeps = 2 * i64::from(SWEEP_SECONDS) * MICROS_PER_SECOND;
@@ -122,7 +129,7 @@ impl World {
         let mut unconfirmed = Vec::new();
         for (n, machine) in self.machines.iter().enumerate() {
             let node = self.ledger.nodes.get(&machine.id);
-            if node.is_none_or(|node| node.deleted_at.is_some()) {
+            if machine.is_copy || node.is_none_or(|node| node.deleted_at.is_some()) {
                 continue;
             }
             let entries = match &machine.process {

@@ -196,7 +196,15 @@ impl World {
         let (node, epoch) = (round.node, round.epoch);
         // An append that has waited for so long is given up.
         let stale = self.now - round.looked_at >= LOOK_MICROS;
-        let command = round.due.pop_front().filter(|_| !stale && !unavailable);
+        let command = round.due.pop_front();
+        if unavailable && self.bug == Some(Bug::RoundGoesOn) {
+            if let Some(command) = command {
+                self.not_sent(g, node, epoch, command.id);
+            }
+            return true;
+        }
+        // What follows in the lane must not overtake a command that was not taken in.
+        let command = command.filter(|_| !stale && !unavailable);
         let Some(command) = command else {
             self.end_round(g, which);
             return true;

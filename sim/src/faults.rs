@@ -1,6 +1,7 @@
 //! What goes wrong. Each schedule has rates of its own, some of them zero, so that each kind of
 //! fault is also seen alone (swarm testing, Groce et al. 2012).
 
+use ledger_protocol::frame::Frame;
 use ledger_protocol::time::MICROS_PER_SECOND;
 
 use crate::chance::Chance;
@@ -10,7 +11,7 @@ use crate::world::World;
 #[derive(Debug, Default)]
 pub(crate) struct Rates {
     cut: usize,
-    crash: usize,
+    pub(crate) crash: usize,
     power: usize,
     lose_journal: usize,
     disk: usize,
@@ -52,7 +53,7 @@ impl World {
     pub(crate) fn fault(&mut self) -> bool {
         let n = self.chance.below(self.machines.len());
         let g = self.chance.below(self.gateways.len());
-        match self.chance.below(9) {
+        match self.chance.below(10) {
             0 if self.chance.one_in(self.rates.cut) => self.cut(),
             1 if self.chance.one_in(self.rates.crash) => {
                 self.say(|| format!("node {n}: the process is killed"));
@@ -83,9 +84,29 @@ impl World {
                 let jump = self.chance.pick(&[since_1970, hours, 0]).unwrap_or(0);
                 self.machines[n].clock_off = jump;
             }
+            8 if self.chance.one_in(self.rates.cut) => self.duplicate(),
             _ => return self.notice_cut(),
         }
         true
+    }
+
+    /// A report, an answer or a cancel arrives twice. A command does not: it is sent once in each
+    /// session, or it could be taken on after it was given back.
+    fn duplicate(&mut self) {
+        let ids: Vec<_> = self.connections.keys().copied().collect();
+        let Some(id) = self.chance.pick(&ids) else {
+            return;
+        };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            if let Some(bytes) = connection.up.back().cloned() {
+                connection.up.push_back(bytes);
+            }
+            if let Some(frame @ (Frame::Cancel(_) | Frame::UpdateAck(_))) = connection.down.back() {
+                let again = frame.clone();
+                connection.down.push_back(again);
+            }
+            self.tally.duplicates += 1;
+        }
     }
 
     /// A connection breaks: what was under way on it is lost, and neither side is told.

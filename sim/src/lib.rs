@@ -15,6 +15,7 @@ mod chance;
 mod client;
 mod disk;
 mod dispatch;
+mod executor;
 mod faults;
 mod gateway;
 mod ledger;
@@ -24,6 +25,7 @@ pub mod small;
 mod sweeper;
 mod tally;
 pub mod truth;
+mod works;
 mod world;
 
 pub use bug::Bug;

@@ -4,17 +4,15 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use ledger_protocol::daemon::{
-    Daemon, Effect, End, Identity, Input, Job, Monotonic, Record, Report, SupportedKinds,
-};
+use ledger_protocol::daemon::{Daemon, Effect, Identity, Input, Monotonic, Record, SupportedKinds};
 use ledger_protocol::frame::{CommandUpdate, Frame};
 use ledger_protocol::id::{CommandId, JournalId, NodeId};
 use ledger_protocol::kind::Role;
 use ledger_protocol::time::Timestamp;
-use serde_json::json;
 
 use crate::bug::Bug;
 use crate::disk::Disk;
+use crate::executor::Running;
 use crate::world::{Connection, World};
 
 pub(crate) struct Machine {
@@ -31,6 +29,8 @@ pub(crate) struct Machine {
     /// How far the node's own clock is off, in microseconds.
     pub(crate) clock_off: i64,
     pub(crate) kinds: Arc<SupportedKinds>,
+    /// It has the identity of another machine (SPEC D2).
+    pub(crate) is_copy: bool,
 }
 
 pub(crate) struct Process {
@@ -40,21 +40,9 @@ pub(crate) struct Process {
     pub(crate) inbox: VecDeque<Input>,
     /// What is to be performed, in this order.
     pub(crate) todo: VecDeque<Effect>,
-    jobs: Vec<Running>,
+    pub(crate) jobs: Vec<Running>,
     pub(crate) connection: Option<u64>,
     pub(crate) connect_at: i64,
-}
-
-struct Running {
-    id: CommandId,
-    kind: String,
-    self_terminating: bool,
-    applied: bool,
-    reported: bool,
-    stop: bool,
-    /// It comes to no end by itself.
-    stuck: bool,
-    until: i64,
 }
 
 impl Process {
@@ -175,6 +163,12 @@ impl World {
                     self.tally.accepted += 1;
                 }
                 let sync = record.is_urgent() && self.bug != Some(Bug::JournalNotSynced);
+                if self.faults_on && self.chance.one_in(8 * self.rates.crash) {
+                    // Written, and dead before it was synced.
+                    machine.disk.append(record, false);
+                    self.kill(n);
+                    return true;
+                }
                 machine.disk.append(record, sync);
             }
             Effect::Rewrite(records) => machine.disk.rewrite(records),
@@ -206,91 +200,6 @@ impl World {
             }
             Effect::Close(_) => self.node_hangs_up(n),
         }
-        true
-    }
-
-    fn start(&mut self, n: usize, job: Job) {
-        let machine = &mut self.machines[n];
-        let (life, now) = (machine.disk.life, self.now);
-        let id = job.command_id;
-        let Some(command) = self.ledger.commands.get(&id) else {
-            return self.wrong(format!("{id} was started and is not in the ledger"));
-        };
-        self.truth.started(command, life);
-        self.tally.started += 1;
-        let stuck = self.faults_on && self.chance.one_in(12);
-        if let Some(process) = &mut machine.process {
-            process.jobs.push(Running {
-                id,
-                kind: job.kind,
-                self_terminating: command.queued.self_terminating,
-                applied: false,
-                reported: false,
-                stop: false,
-                stuck,
-                until: now.saturating_add(i64::try_from(job.timeout_micros).unwrap_or(i64::MAX)),
-            });
-        }
-    }
-
-    /// An executor goes on.
-    pub(crate) fn node_job(&mut self, n: usize) -> bool {
-        let now = self.now;
-        let machine = &mut self.machines[n];
-        let Some(process) = &mut machine.process else {
-            return false;
-        };
-        let able = |job: &Running| {
-            !job.reported
-                && (!job.applied || !job.self_terminating || now >= job.until)
-                && (!job.stuck || job.stop || now >= job.until)
-        };
-        let able: Vec<_> = (0..process.jobs.len())
-            .filter(|j| able(&process.jobs[*j]))
-            .collect();
-        let Some(j) = self.chance.pick(&able) else {
-            return false;
-        };
-        let job = &mut process.jobs[j];
-        let id = job.id;
-        let (end, reason) = if now >= job.until {
-            (End::Failed, Some("timeout"))
-        } else if job.stop && !job.applied {
-            (End::Cancelled, None)
-        } else if !job.applied {
-            if self.chance.one_in(8) {
-                (End::Failed, Some("gpu-busy"))
-            } else {
-                job.applied = true;
-                self.truth.applied(id, machine.disk.life);
-                if !job.self_terminating {
-                    return true;
-                }
-                machine.ending = Some((id, job.kind.clone()));
-                if self.chance.one_in(4) {
-                    return true;
-                }
-                (End::Underway, None)
-            }
-        } else if self.chance.one_in(6) {
-            (End::Failed, Some("broke"))
-        } else {
-            (End::Succeeded, None)
-        };
-        job.reported = true;
-        self.truth.ended(id, end);
-        let report = Report {
-            end,
-            reason: reason.map(str::to_owned),
-            details: None,
-            result: (end == End::Succeeded).then(|| json!({ "ok": true })),
-        };
-        process.jobs.swap_remove(j);
-        let input = Input::Finished {
-            command_id: id,
-            report,
-        };
-        process.inbox.push_back(input);
         true
     }
 
@@ -357,10 +266,7 @@ impl World {
         let own = own.collect();
         let life = machine.disk.life;
         // What a dead process wrote may not be durable yet; it is, before it is acted upon.
-        if !matches!(
-            self.bug,
-            Some(Bug::JournalNotSynced | Bug::JournalNotSyncedAtStart)
-        ) {
+        if self.bug != Some(Bug::JournalNotSynced) {
             machine.disk.sync();
         }
         let mut records: Vec<_> = machine.disk.records().cloned().collect();

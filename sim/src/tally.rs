@@ -67,6 +67,8 @@ tally! {
     gateway_deaths;
     /// Connections that were cut.
     cuts;
+    /// Frames that arrived twice.
+    duplicates;
     /// Nodes that were deleted.
     nodes_deleted;
     /// Commands that ended as `succeeded`, those apart that ended the daemon.

@@ -71,6 +71,9 @@ pub(crate) const GATEWAY_STEPS: &[Step] = &[
 
 pub(crate) const SWEEPER_STEPS: &[Step] = &[World::sweeper_end, World::sweeper_look];
 
+/// The life of the journal of a second machine with the same identity: never that of the first.
+const COPY_LIFE: u32 = 1_000;
+
 /// A connection, with what is under way on it.
 pub(crate) struct Connection {
     pub(crate) node: usize,
@@ -142,6 +145,24 @@ impl World {
                 ending: None,
                 clock_off: 0,
                 kinds: shared.supported.clone(),
+                is_copy: false,
+            });
+        }
+        if chance.one_in(20) {
+            let mut disk = Disk::new(JournalId::new(at, [99; 10]));
+            disk.life = COPY_LIFE;
+            machines.push(Machine {
+                id: machines[0].id,
+                role: machines[0].role,
+                version: "1.0.0".to_owned(),
+                boot: 99,
+                disk,
+                process: None,
+                start_at: START + chance.between(0, 10 * MICROS_PER_SECOND),
+                ending: None,
+                clock_off: 0,
+                kinds: shared.supported.clone(),
+                is_copy: true,
             });
         }
         Self {
@@ -303,7 +324,10 @@ impl World {
                 let is_false =
                     is_stale && is_known && end.reason.as_deref() == Some("journal-lost");
                 tally.falsely_lost += u64::from(is_false);
-                let is_known = is_known && !is_stale;
+                let has_copy = self.machines.iter().any(|machine| machine.is_copy);
+                let is_known = is_known && !is_stale && !has_copy;
+                // Each of two machines knows what it started, and none what the other did.
+                let life = if has_copy { u32::MAX } else { life };
                 let said = self.truth.settled(command, end, life, is_known);
                 let reason = end.reason.as_deref();
                 let ends_daemon = command.queued.self_terminating;
