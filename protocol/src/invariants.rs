@@ -23,7 +23,7 @@ mod node;
 #[cfg(test)]
 mod tests;
 
-use command::{Phase, Tracked};
+use command::Tracked;
 use node::TrackedNode;
 
 /// A rule that an event breaks.
@@ -269,7 +269,7 @@ impl Checker {
             if !lane.has_room() || !node.is_connected() || command.not_after < now {
                 continue;
             }
-            let Some(due) = self.dispatchable_since(command, node) else {
+            let Some(due) = command.dispatchable_since(node) else {
                 continue;
             };
             let since = due.max(lane.changed_at).max(node.connected_at);
@@ -314,30 +314,6 @@ impl Checker {
     /// Whether every command has ended.
     pub fn is_over(&self) -> bool {
         !self.commands.values().any(|c| c.phase.is_live())
-    }
-
-    /// Since when a pending command could have gone out, as far as it and its node's generation
-    /// and certificate go. Nothing when it cannot, or is not pending.
-    fn dispatchable_since(&self, command: &Tracked, node: &TrackedNode) -> Option<Timestamp> {
-        let Phase::Pending { held: false, since } = command.phase else {
-            return None;
-        };
-        let mut since = since
-            .max(command.not_before.unwrap_or(since))
-            .max(command.retry_at.unwrap_or(since));
-        if let Some(wanted) = command.min_generation {
-            if wanted > node.applied_generation {
-                return None;
-            }
-            since = since.max(node.generation_at);
-        }
-        if !node.accepts(&command.kind) {
-            return None;
-        }
-        if let Some(certified_at) = node.certified_at {
-            since = since.max(certified_at);
-        }
-        Some(since)
     }
 
     /// The bodies name node, kind and `seq`; they must be those of the command.

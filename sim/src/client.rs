@@ -133,10 +133,7 @@ impl World {
         let Some(mut kind) = self.kinds.get(name).cloned() else {
             return;
         };
-        let seconds = |chance: &mut crate::chance::Chance, low, high| {
-            u32::try_from(chance.between(low, high)).unwrap_or(0)
-        };
-        kind.timeout_seconds = seconds(&mut self.chance, 5, 45);
+        kind.timeout_seconds = u32::try_from(self.chance.between(5, 45)).unwrap_or(5);
         let at = Timestamp::from_micros(self.now);
         let wait = self.chance.between(3, 60);
         let not_before = self.chance.one_in(5).then(|| {

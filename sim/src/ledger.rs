@@ -77,9 +77,10 @@ impl Ledger {
             };
             self.position += 1;
             let position = self.position;
-            let [a, b, c, d, e, f, g, h] = position.to_be_bytes();
+            let mut random = [0; 10];
+            random[2..].copy_from_slice(&position.to_be_bytes());
             let event = Event {
-                id: EventId::new(at, [0, 0, a, b, c, d, e, f, g, h]),
+                id: EventId::new(at, random),
                 stream,
                 version: version + 1,
                 at,

@@ -322,8 +322,8 @@ impl Small {
                 state.crashes -= 1;
                 state.crash();
             }
-            Action::Start(lost) => {
-                if lost {
+            Action::Start(is_lost) => {
+                if is_lost {
                     state.losses -= 1;
                     let keeps = self.bug == Some(Bug::LostJournalKeepsItsId);
                     state.disk.lose(journal_id(u8::from(!keeps)));

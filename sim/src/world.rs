@@ -216,11 +216,9 @@ impl World {
             40..=59 => {
                 let id = self.chance.below(self.connections.len());
                 let id = self.connections.keys().nth(id).copied().unwrap_or(0);
-                if self.chance.one_in(2) {
-                    self.deliver_up(id) || self.deliver_down(id)
-                } else {
-                    self.deliver_down(id) || self.deliver_up(id)
-                }
+                let steps = [World::deliver_up, World::deliver_down];
+                let first = self.chance.below(steps.len());
+                steps[first](self, id) || steps[1 - first](self, id)
             }
             60..=89 => {
                 let g = self.chance.below(self.gateways.len());

@@ -1,5 +1,8 @@
 //! The simulation, run.
 
+#[cfg(test)]
 mod bugs;
+#[cfg(test)]
 mod model;
+#[cfg(test)]
 mod schedules;

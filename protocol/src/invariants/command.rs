@@ -1,5 +1,6 @@
 //! The events of a command's life.
 
+use super::node::TrackedNode;
 use super::{Checker, Rule, carried_by, is_by_time};
 use crate::event::{Body, CommandQueued, CommandSettled, Event, Outcome};
 use crate::id::{CommandId, NodeId};
@@ -22,6 +23,32 @@ pub(super) struct Tracked {
     /// It was dispatched at least once.
     pub(super) sent: bool,
     late: bool,
+}
+
+impl Tracked {
+    /// Since when a pending command could have gone out, as far as it and its node's generation
+    /// and certificate go. Nothing when it cannot, or is not pending.
+    pub(super) fn dispatchable_since(&self, node: &TrackedNode) -> Option<Timestamp> {
+        let Phase::Pending { held: false, since } = self.phase else {
+            return None;
+        };
+        let mut since = since
+            .max(self.not_before.unwrap_or(since))
+            .max(self.retry_at.unwrap_or(since));
+        if let Some(wanted) = self.min_generation {
+            if wanted > node.applied_generation {
+                return None;
+            }
+            since = since.max(node.generation_at);
+        }
+        if !node.accepts(&self.kind) {
+            return None;
+        }
+        if let Some(certified_at) = node.certified_at {
+            since = since.max(certified_at);
+        }
+        Some(since)
+    }
 }
 
 /// Where a command stands.

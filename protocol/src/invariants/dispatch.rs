@@ -1,6 +1,7 @@
 //! The one event that lets something happen on a node.
 
-use super::{Checker, Phase, Rule};
+use super::command::Phase;
+use super::{Checker, Rule};
 use crate::event::Event;
 use crate::id::CommandId;
 use crate::limits::lane_credits;
@@ -55,7 +56,7 @@ impl Checker {
         let passed_over = earlier.filter(|(_, id)| {
             let other = self.commands.get(id);
             other.is_some_and(|other| {
-                let since = self.dispatchable_since(other, node);
+                let since = other.dispatchable_since(node);
                 other.not_after >= event.at && since.is_some_and(|since| since <= seen)
             })
         });
