@@ -1,5 +1,7 @@
 //! One look: what is due on some nodes, and the dispatch of one node's share of it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use futures_util::future::join_all;
 use ledger::Ledger;
 use ledger_projections::commands;
@@ -66,14 +68,16 @@ pub(super) enum Dispatched {
 }
 
 /// Dispatches the node's commands, all at once: each reaches the append's queue in the order
-/// given, and they share a commit.
+/// given, and they share a commit. The first that finds no room there ends the round: room may be
+/// made while the next one asks for it, and that would overtake (SPEC D3).
 pub(super) async fn dispatch(
     ledger: Ledger,
     actor: Actor,
     target: Target,
     due: Vec<Command>,
 ) -> Round {
-    let one = |command: Command| dispatch_one(&ledger, &actor, &target, command.id);
+    let no_room = AtomicBool::new(false);
+    let one = |command: Command| dispatch_one(&ledger, &actor, &target, command.id, &no_room);
     let dispatched = join_all(due.into_iter().map(one)).await;
     Round { target, dispatched }
 }
@@ -83,12 +87,17 @@ async fn dispatch_one(
     actor: &Actor,
     target: &Target,
     command: CommandId,
+    no_room: &AtomicBool,
 ) -> Dispatched {
+    if no_room.load(Ordering::Relaxed) {
+        return Dispatched::Not(command);
+    }
     let Target { node, epoch, .. } = target;
     let refusal = match ledger.dispatch(actor, *node, command, *epoch).await {
         Ok(command) => return Dispatched::Sent(Box::new(command)),
         Err(ledger::Error::Refused(refusal)) => refusal,
         Err(error @ (ledger::Error::Overloaded | ledger::Error::Closed)) => {
+            no_room.store(true, Ordering::Relaxed);
             debug!(%node, %command, %error, "a command waits for the ledger");
             return Dispatched::Not(command);
         }
