@@ -47,10 +47,10 @@ impl Checked {
 pub async fn check(pool: &PgPool, kinds: &Registry) -> Result<Checked, Error> {
     let mut snapshot = log::snapshot(pool).await?;
     let micros = |seconds: u32| i64::from(seconds) * MICROS_PER_SECOND;
-    let mut checker = Checker::new(micros(LOOK_SECONDS));
+    let mut rules = Checker::new(micros(LOOK_SECONDS));
     let mut checked = Checked::default();
     checked.events = log::read(&mut snapshot, |stored| {
-        checked.add(checker.observe(stored.position, &stored.event));
+        checked.add(rules.observe(stored.position, &stored.event));
         Ok(())
     })
     .await?;
@@ -58,9 +58,9 @@ pub async fn check(pool: &PgPool, kinds: &Registry) -> Result<Checked, Error> {
     let now: i64 = database(now.fetch_one(&mut *snapshot)).await?;
     database(snapshot.rollback()).await?;
     let now = Timestamp::from_micros(now);
-    checked.add(checker.overdue(now, micros(SWEEP_LATE_SECONDS), kinds));
-    checked.commands = checker.commands();
-    checked.live = checker.live();
+    checked.add(rules.overdue(now, micros(SWEEP_LATE_SECONDS), kinds));
+    checked.commands = rules.commands();
+    checked.live = rules.live();
     tracing::info!(
         events = checked.events,
         violations = checked.violations_total,
