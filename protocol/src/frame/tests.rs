@@ -57,6 +57,18 @@ fn samples() -> Vec<(&'static str, Frame)> {
         node_id: node_id(),
         role: Role::Node,
     };
+    let minimal_hello = Hello {
+        applied_generation: 0,
+        entries: Vec::new(),
+        highest_seq: 0,
+        ..hello.clone()
+    };
+    let minimal_command = Command {
+        min_generation: None,
+        not_after: None,
+        payload: canonical::from_json(&json!({})).unwrap(),
+        ..command.clone()
+    };
     let ping = Ping {
         nonce: 7,
         reply: false,
@@ -116,6 +128,42 @@ fn samples() -> Vec<(&'static str, Frame)> {
             .into(),
         ),
         ("Ping", ping.clone().into()),
+        ("Hello, minimal", minimal_hello.into()),
+        ("Command, minimal", minimal_command.into()),
+        (
+            "CommandUpdate, minimal",
+            CommandUpdate {
+                updates: vec![Update::bare(command_id(), UpdateState::Busy)],
+            }
+            .into(),
+        ),
+        (
+            "UpdateAck, minimal",
+            UpdateAck {
+                updates: vec![Acknowledgement {
+                    command_id: command_id(),
+                    refused: None,
+                    state: UpdateState::Succeeded,
+                }],
+            }
+            .into(),
+        ),
+        (
+            "Status, minimal",
+            Status {
+                applied_generation: 0,
+                wants_spec: false,
+            }
+            .into(),
+        ),
+        (
+            "Spec, minimal",
+            Spec {
+                generation: 1,
+                spec: canonical::from_json(&json!({})).unwrap(),
+            }
+            .into(),
+        ),
         (
             "Ping, the reply of a daemon",
             Ping {
