@@ -1,0 +1,10 @@
+//! What somebody who writes a daemon in another language relies on: `docs/protocol.md` and
+//! `protocol/vectors/`. The vectors are decisions and bytes; here each is put to the machines that
+//! decide for real. No test run writes a vector.
+
+#[cfg(test)]
+mod refused;
+#[cfg(test)]
+mod session;
+#[cfg(test)]
+mod vectors;
