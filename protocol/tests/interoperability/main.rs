@@ -3,7 +3,13 @@
 //! decide for real. No test run writes a vector.
 
 #[cfg(test)]
+mod admission;
+#[cfg(test)]
+mod recovery;
+#[cfg(test)]
 mod refused;
+#[cfg(test)]
+mod rejoin;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
