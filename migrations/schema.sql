@@ -12,7 +12,7 @@ DECLARE
 BEGIN
     -- Two replicas may be here at once; the second then finds the partition made.
     PERFORM pg_advisory_xact_lock(hashtext('command-ledger: extend_log'));
-    SELECT (position / span) * span INTO first FROM heads WHERE shard = 0;
+    SELECT coalesce(max(position), 0) / span * span INTO first FROM events WHERE shard = 0;
     FOR step IN 0..2 LOOP
         part := 'events_' || to_char((first / span) + step, 'FM000000');
         CONTINUE WHEN to_regclass(part) IS NOT NULL;
@@ -116,13 +116,6 @@ CREATE TABLE public.events_000002 (
     CONSTRAINT events_position_check CHECK (("position" > 0))
 );
 
-CREATE TABLE public.heads (
-    shard smallint NOT NULL,
-    "position" bigint NOT NULL,
-    CONSTRAINT heads_position_check CHECK (("position" >= 0))
-)
-WITH (fillfactor='10');
-
 CREATE TABLE public.join_tokens (
     id uuid NOT NULL,
     tenant uuid NOT NULL,
@@ -153,7 +146,6 @@ CREATE TABLE public.nodes (
     id uuid NOT NULL,
     tenant uuid NOT NULL,
     deleted boolean NOT NULL,
-    seq bigint NOT NULL,
     applied_generation bigint NOT NULL,
     allowed_kinds text[],
     snapshot bytea NOT NULL
@@ -205,9 +197,6 @@ ALTER TABLE ONLY public.events_000001
 
 ALTER TABLE ONLY public.events_000002
     ADD CONSTRAINT events_000002_pkey PRIMARY KEY (shard, "position");
-
-ALTER TABLE ONLY public.heads
-    ADD CONSTRAINT heads_pkey PRIMARY KEY (shard);
 
 ALTER TABLE ONLY public.join_tokens
     ADD CONSTRAINT join_tokens_pkey PRIMARY KEY (id);
@@ -286,8 +275,6 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.commands_live TO command_ledge
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.commands_settled TO command_ledger_service;
 
 GRANT SELECT,INSERT ON TABLE public.events TO command_ledger_service;
-
-GRANT SELECT,UPDATE ON TABLE public.heads TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.join_tokens TO command_ledger_service;
 

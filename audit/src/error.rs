@@ -7,14 +7,12 @@ use ledger_protocol::{canonical, event};
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The log lacks an event, or has one too many before this position.
-    #[error("position {expected} of the log is missing; {}", found.map_or_else(
-        || "nothing follows, but the head says that there is more".to_owned(),
-        |found| format!("position {found} follows")))]
+    #[error("position {expected} of the log is missing; position {found} follows")]
     Gap {
         /// The position that had to come.
         expected: u64,
         /// The position that came.
-        found: Option<i64>,
+        found: i64,
     },
     /// The bytes of an event are not an event.
     #[error("the event at position {position} is not readable")]

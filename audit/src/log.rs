@@ -45,7 +45,7 @@ pub(crate) async fn read(
             if u64::try_from(*found) != Ok(position) {
                 return Err(Error::Gap {
                     expected: position,
-                    found: Some(*found),
+                    found: *found,
                 });
             }
             let event =

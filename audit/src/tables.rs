@@ -178,7 +178,6 @@ impl Row for NodeRow {
             id,
             tenant,
             deleted,
-            seq,
             applied_generation,
             allowed_kinds,
             snapshot,
@@ -194,7 +193,6 @@ impl Row for NodeRow {
                 Value::text(ledger_protocol::id::TenantId::from_uuid(*tenant)),
             ),
             ("deleted", Value::text(deleted)),
-            ("seq", Value::text(seq)),
             ("applied_generation", Value::text(applied_generation)),
             ("allowed_kinds", Value::Text(kinds)),
             ("snapshot", Value::Packed(snapshot.clone())),
@@ -205,7 +203,7 @@ impl Row for NodeRow {
         page_by_id!(
             conn,
             last,
-            "id, tenant, deleted, seq, applied_generation, allowed_kinds, snapshot",
+            "id, tenant, deleted, applied_generation, allowed_kinds, snapshot",
             "nodes",
             "id",
             id

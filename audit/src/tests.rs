@@ -198,7 +198,7 @@ async fn l7_an_honest_ledger_is_what_its_log_says(pool: PgPool) {
     assert_eq!(report.differences, []);
     assert!(report.is_clean());
     assert_eq!((report.commands, report.nodes), (8, 2));
-    let head: i64 = sqlx::query_scalar("SELECT position FROM heads")
+    let head: i64 = sqlx::query_scalar("SELECT max(position) FROM events")
         .fetch_one(&pool)
         .await
         .unwrap();
@@ -259,7 +259,6 @@ async fn l7_every_row_that_was_tampered_with_is_found_and_named(pool: PgPool) {
     let cases: &[(&str, String, &str)] = &[
         ("nodes", format!("tenant = {zero}"), "tenant"),
         ("nodes", "deleted = NOT deleted".into(), "deleted"),
-        ("nodes", "seq = seq + 1".into(), "seq"),
         (
             "nodes",
             "applied_generation = 9".into(),
@@ -364,7 +363,7 @@ async fn l7_rows_that_the_log_never_made_are_found(pool: PgPool) {
         (
             "nodes",
             "id",
-            format!("{nil}, {nil}, false, 0, 0, NULL, '\\x80'"),
+            format!("{nil}, {nil}, false, 0, NULL, '\\x80'"),
         ),
         ("node_specs", "node", format!("{nil}, 1, '\\x80'")),
         (
@@ -390,17 +389,12 @@ async fn l7_rows_that_the_log_never_made_are_found(pool: PgPool) {
         );
         sql(&pool, &format!("DELETE FROM {table} WHERE {id} = {nil}")).await;
     }
-    sql(&pool, "UPDATE heads SET position = position - 1").await;
-    assert_eq!(
-        places(&replay(&pool).await.unwrap()),
-        [("heads", "position")]
-    );
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgPool) {
     World::new(pool.clone()).live_a_little().await;
-    let head: i64 = sqlx::query_scalar("SELECT position FROM heads")
+    let head: i64 = sqlx::query_scalar("SELECT max(position) FROM events")
         .fetch_one(&pool)
         .await
         .unwrap();
@@ -444,7 +438,7 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
             error,
             Error::Gap {
                 expected: 3,
-                found: Some(4)
+                found: 4
             }
         ),
         "{error:?}"
@@ -456,13 +450,9 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
         &format!("DELETE FROM events WHERE position = {head}"),
     )
     .await;
-    let error = replay(&pool).await.unwrap_err();
-    assert!(matches!(error, Error::Gap { found: None, .. }), "{error:?}");
-    assert!(
-        error
-            .to_string()
-            .starts_with(&format!("position {head} of the log is missing"))
-    );
+    // The log itself is whole, but the live tables know more than it says.
+    let report = replay(&pool).await.unwrap();
+    assert!(!report.is_clean());
     restore().await;
 
     sql(

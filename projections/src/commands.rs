@@ -162,12 +162,17 @@ pub struct Asked<'a> {
 pub struct Found {
     /// The command that has the key.
     pub command: Option<Uuid>,
+    /// `seq` of the node's newest command; 0 for none.
+    pub newest_seq: i64,
     /// Lowest `seq` that waits in the lane: with it, "at most so many wait" is known without
     /// counting them.
     pub oldest_pending_seq: Option<i64>,
 }
 
 /// What stands in the way of each of these, in their order. Asked after the nodes were locked.
+///
+/// The newest live `seq` is looked for above the newest settled one, because below it lie the
+/// remains of deleted rows, which stay for as long as anybody's transaction is open.
 pub async fn before_enqueue(
     conn: &mut PgConnection,
     asked: &[Asked<'_>],
@@ -176,10 +181,14 @@ pub async fn before_enqueue(
     let keys: Vec<&str> = asked.iter().map(|asked| asked.key).collect();
     let lanes: Vec<&str> = asked.iter().map(|asked| asked.lane.as_str()).collect();
     let rows = sqlx::query_as(
-        "SELECT k.command, oldest.seq AS oldest_pending_seq
+        "SELECT k.command, oldest.seq AS oldest_pending_seq,
+             greatest(settled.seq, (SELECT max(seq) FROM commands_live
+                 WHERE node = asked.node AND seq > settled.seq)) AS newest_seq
          FROM unnest($1::uuid[], $2::text[], $3::text[])
              WITH ORDINALITY AS asked (node, key, lane, place)
          LEFT JOIN command_keys AS k ON k.node = asked.node AND k.key = asked.key
+         CROSS JOIN LATERAL (SELECT coalesce(max(seq), 0) AS seq
+             FROM commands_settled WHERE node = asked.node) AS settled
          LEFT JOIN LATERAL (
              SELECT seq FROM commands_live AS c
              WHERE c.node = asked.node AND c.lane = asked.lane AND NOT c.in_flight

@@ -29,10 +29,12 @@ fn recorded(rows: Vec<(i64, Vec<u8>)>) -> Result<Vec<Recorded>, Error> {
 
 /// The last position; 0 while the log is empty.
 pub async fn head(conn: &mut PgConnection) -> Result<u64, Error> {
-    let position: i64 = sqlx::query_scalar("SELECT position FROM heads WHERE shard = 0")
-        .fetch_one(conn)
-        .await?;
-    unsigned(position, "heads", "position", &0)
+    let position: Option<i64> = sqlx::query_scalar(
+        "SELECT position FROM events WHERE shard = 0 ORDER BY position DESC LIMIT 1",
+    )
+    .fetch_optional(conn)
+    .await?;
+    unsigned(position.unwrap_or(0), "events", "position", &"last")
 }
 
 /// The events after a position, in order, at most `limit`.

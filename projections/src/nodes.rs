@@ -9,23 +9,47 @@ use uuid::Uuid;
 use crate::Error;
 use crate::rows::{NodeRow, unsigned};
 
+/// A node's row, and the `seq` of its newest command.
+#[derive(sqlx::FromRow)]
+struct Numbered {
+    #[sqlx(flatten)]
+    row: NodeRow,
+    newest_seq: i64,
+}
+
+impl Numbered {
+    fn node(self) -> Result<Node, Error> {
+        let newest = unsigned(self.newest_seq, "commands_live", "seq", &self.row.id)?;
+        let mut node = self.row.node()?;
+        node.seq = node.seq.max(newest);
+        Ok(node)
+    }
+}
+
 /// The node with this id.
 pub async fn get(conn: &mut PgConnection, id: NodeId) -> Result<Option<Node>, Error> {
-    let row: Option<NodeRow> = sqlx::query_as(
-        "SELECT id, tenant, deleted, seq, applied_generation, allowed_kinds, snapshot
-         FROM nodes WHERE id = $1",
+    let row: Option<Numbered> = sqlx::query_as(
+        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, snapshot,
+             greatest(settled.seq, (SELECT max(seq) FROM commands_live
+                 WHERE node = nodes.id AND seq > settled.seq)) AS newest_seq
+         FROM nodes CROSS JOIN LATERAL (SELECT coalesce(max(seq), 0) AS seq
+             FROM commands_settled WHERE node = nodes.id) AS settled
+         WHERE id = $1",
     )
     .bind(id.uuid())
     .fetch_optional(conn)
     .await?;
-    row.map(NodeRow::node).transpose()
+    row.map(Numbered::node).transpose()
 }
 
 /// The nodes with these ids that exist, locked in order of id until the transaction ends. Every
 /// append holds these locks while it decides, on the nodes and on all their commands.
+///
+/// Their `seq` is not that of their newest command yet: whoever waited for a lock would see that of
+/// before the wait. [`newest_seqs`] and [`crate::commands::before_enqueue`] say it.
 pub async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Node>, Error> {
     let rows: Vec<NodeRow> = sqlx::query_as(
-        "SELECT id, tenant, deleted, seq, applied_generation, allowed_kinds, snapshot
+        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, snapshot
          FROM nodes WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE",
     )
     .bind(ids)
@@ -34,7 +58,31 @@ pub async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Node>, Er
     rows.into_iter().map(NodeRow::node).collect()
 }
 
-/// A page of a tenant's nodes, by id.
+/// The `seq` of the newest command of each of these nodes; 0 for none.
+pub async fn newest_seqs(
+    conn: &mut PgConnection,
+    ids: &[Uuid],
+) -> Result<Vec<(NodeId, u64)>, Error> {
+    let rows: Vec<(Uuid, i64)> = sqlx::query_as(
+        "SELECT asked.node,
+             greatest(settled.seq, (SELECT max(seq) FROM commands_live
+                 WHERE node = asked.node AND seq > settled.seq))
+         FROM unnest($1::uuid[]) AS asked (node)
+         CROSS JOIN LATERAL (SELECT coalesce(max(seq), 0) AS seq
+             FROM commands_settled WHERE node = asked.node) AS settled",
+    )
+    .bind(ids)
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|(node, seq)| {
+            let seq = unsigned(seq, "commands_live", "seq", &node)?;
+            Ok((NodeId::from_uuid(node), seq))
+        })
+        .collect()
+}
+
+/// A page of a tenant's nodes, by id. Their `seq` is left out: a page shows none.
 pub async fn list(
     conn: &mut PgConnection,
     tenant: TenantId,
@@ -43,7 +91,7 @@ pub async fn list(
     include_deleted: bool,
 ) -> Result<Vec<Node>, Error> {
     let rows: Vec<NodeRow> = sqlx::query_as(
-        "SELECT id, tenant, deleted, seq, applied_generation, allowed_kinds, snapshot
+        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, snapshot
          FROM nodes
          WHERE tenant = $1 AND id > $2 AND ($3 OR NOT deleted) ORDER BY id LIMIT $4",
     )

@@ -132,8 +132,6 @@ pub struct NodeRow {
     pub tenant: Uuid,
     /// Whether it left the fleet.
     pub deleted: bool,
-    /// `seq` of its newest command.
-    pub seq: i64,
     /// Desired-state generation that it has applied.
     pub applied_generation: i64,
     /// Kinds that its identity accepts; all when absent.
@@ -150,15 +148,14 @@ impl NodeRow {
             id: node.id.uuid(),
             tenant: node.tenant.uuid(),
             deleted: node.deleted_at.is_some(),
-            seq: bigint(node.seq),
             applied_generation: bigint(node.applied_generation),
             allowed_kinds: certificate.and_then(|held| held.allowed_kinds.clone()),
             snapshot: canonical::encode(node).map_err(Error::Encode)?,
         })
     }
 
-    /// The node of this row.
-    pub fn node(self) -> Result<Node, Error> {
+    /// The node of this row, as if it had no commands: [`crate::nodes`] knows their `seq`.
+    pub(crate) fn node(self) -> Result<Node, Error> {
         let key = || NodeId::from_uuid(self.id).to_string();
         let mut node: Node = canonical::decode(&self.snapshot).map_err(|source| Error::Row {
             table: "nodes",
@@ -166,7 +163,7 @@ impl NodeRow {
             key: key(),
             source,
         })?;
-        node.seq = unsigned(self.seq, "nodes", "seq", &self.id)?;
+        node.seq = node.seq_lifted;
         Ok(node)
     }
 }

@@ -14,8 +14,6 @@ pub struct Changes {
     pub nodes_new: Vec<NodeRow>,
     /// Nodes of which more than `seq` changed.
     pub nodes_changed: Vec<NodeRow>,
-    /// Nodes of which only `seq` changed, with it.
-    pub nodes_seq: Vec<(NodeId, u64)>,
     /// Desired states that were set: node, generation, spec.
     pub specs: Vec<(NodeId, u64, Vec<u8>)>,
     /// Keys that were taken: node, key, command.
@@ -54,7 +52,7 @@ impl Changes {
         insert_nodes(conn, self.nodes_new).await?;
         update_nodes(conn, self.nodes_changed).await?;
         upsert_specs(conn, self.specs).await?;
-        queue(conn, self.nodes_seq, self.keys, self.live_new).await?;
+        queue(conn, self.keys, self.live_new).await?;
         advance(conn, self.live_changed, self.live_ended, self.settled_new).await?;
         update_settled(conn, self.settled_changed).await
     }
@@ -85,13 +83,12 @@ async fn insert_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(),
     for row in rows {
         sqlx::query(
             "INSERT INTO nodes
-                 (id, tenant, deleted, seq, applied_generation, allowed_kinds, snapshot)
-             VALUES ($1, $2, $3, $4, $5, $6, $7)",
+                 (id, tenant, deleted, applied_generation, allowed_kinds, snapshot)
+             VALUES ($1, $2, $3, $4, $5, $6)",
         )
         .bind(row.id)
         .bind(row.tenant)
         .bind(row.deleted)
-        .bind(row.seq)
         .bind(row.applied_generation)
         .bind(row.allowed_kinds)
         .bind(row.snapshot)
@@ -104,13 +101,12 @@ async fn insert_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(),
 async fn update_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(), Error> {
     for row in rows {
         sqlx::query(
-            "UPDATE nodes SET deleted = $2, seq = $3, applied_generation = $4,
-                 allowed_kinds = $5, snapshot = $6
+            "UPDATE nodes SET deleted = $2, applied_generation = $3,
+                 allowed_kinds = $4, snapshot = $5
              WHERE id = $1",
         )
         .bind(row.id)
         .bind(row.deleted)
-        .bind(row.seq)
         .bind(row.applied_generation)
         .bind(row.allowed_kinds)
         .bind(row.snapshot)
@@ -139,20 +135,15 @@ async fn upsert_specs(
     Ok(())
 }
 
-/// New commands: the nodes' newest `seq`, the keys, the live rows.
+/// New commands: the keys, the live rows.
 async fn queue(
     conn: &mut PgConnection,
-    seqs: Vec<(NodeId, u64)>,
     keys: Vec<(NodeId, String, CommandId)>,
     live: Vec<LiveRow>,
 ) -> Result<(), Error> {
-    if seqs.is_empty() && keys.is_empty() && live.is_empty() {
+    if keys.is_empty() && live.is_empty() {
         return Ok(());
     }
-    let (seq_nodes, seqs): (Vec<Uuid>, Vec<i64>) = seqs
-        .into_iter()
-        .map(|(node, seq)| (node.uuid(), bigint(seq)))
-        .unzip();
     let mut key_nodes = Vec::with_capacity(keys.len());
     let mut key_texts = Vec::with_capacity(keys.len());
     let mut key_commands = Vec::with_capacity(keys.len());
@@ -163,13 +154,9 @@ async fn queue(
     }
     let query = columns!(
         sqlx::query(
-            "WITH numbered AS (
-             UPDATE nodes SET seq = new.seq
-             FROM unnest($12::uuid[], $13::bigint[]) AS new (id, seq)
-             WHERE nodes.id = new.id
-         ), keyed AS (
+            "WITH keyed AS (
              INSERT INTO command_keys (node, key, command)
-             SELECT * FROM unnest($14::uuid[], $15::text[], $16::uuid[])
+             SELECT * FROM unnest($12::uuid[], $13::text[], $14::uuid[])
          )
          INSERT INTO commands_live
              (id, node, seq, lane, kind, state, in_flight, due_at, not_after, min_generation,
@@ -191,8 +178,6 @@ async fn queue(
         snapshot
     );
     query
-        .bind(seq_nodes)
-        .bind(seqs)
         .bind(key_nodes)
         .bind(key_texts)
         .bind(key_commands)

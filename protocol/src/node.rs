@@ -52,10 +52,13 @@ pub struct Node {
     pub registered_at: Timestamp,
     /// What its agent is.
     pub role: Role,
-    /// `seq` of its newest command; 0 before the first. It moves with every command, so the
-    /// read table keeps it in a column of its own and not in the snapshot.
+    /// `seq` of its newest command; 0 before the first. It moves with every command, so it is no
+    /// part of the snapshot: what is read back starts from `seq_lifted` and the newest command.
     #[serde(skip)]
     pub seq: u64,
+    /// `seq` to which a journal that had seen more has lifted it (SPEC L11); 0 for none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub seq_lifted: u64,
     /// Whether it is connected.
     pub session: Session,
     /// Whose it is.
@@ -150,6 +153,7 @@ impl Node {
                 registered_at: event.at,
                 role: body.role,
                 seq: 0,
+                seq_lifted: 0,
                 session: Session::Never,
                 tenant: event.tenant,
                 version: 1,
@@ -174,7 +178,9 @@ impl Node {
                 self.epoch = body.epoch;
                 self.journal_id = Some(body.journal_id);
                 self.role = body.role;
-                self.seq = self.seq.max(body.seq_lifted.unwrap_or(0));
+                let lifted = body.seq_lifted.unwrap_or(0);
+                self.seq = self.seq.max(lifted);
+                self.seq_lifted = self.seq_lifted.max(lifted);
                 self.session = Session::Open {
                     gateway: body.gateway.clone(),
                     since: event.at,
@@ -382,6 +388,14 @@ impl Node {
         }
         Ok(Body::NodeDeleted(NodeDeleted {}))
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over a reference"
+)]
+fn is_zero(value: &u64) -> bool {
+    *value == 0
 }
 
 /// Refuses a count that no honest side names. What is appended once stays for ever, so a number

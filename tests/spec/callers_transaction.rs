@@ -19,7 +19,8 @@ const COMPARED_FOR: Duration = Duration::from_secs(5);
 /// The parts of the time in which appends must have gone on.
 const PART: Duration = Duration::from_secs(5);
 const CALLERS: usize = 16;
-const NODES: usize = 4;
+/// A fleet: a single node that gets hundreds of commands a second would measure its own row.
+const NODES: usize = 200;
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l4_a_transaction_held_open_for_30_seconds_slows_no_other_append(pool: PgPool) {
@@ -42,11 +43,12 @@ async fn l4_a_transaction_held_open_for_30_seconds_slows_no_other_append(pool: P
     );
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
-        let (ground, node) = (ground.clone(), nodes[caller % NODES]);
+        let (ground, nodes) = (ground.clone(), nodes.clone());
         let (stop, done) = (stop.clone(), done.clone());
         callers.spawn(async move {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
+                let node = nodes[(caller + number * CALLERS) % NODES];
                 // Queued and cancelled, so that no lane fills up.
                 let id = ground
                     .queue(node, &format!("api:{caller}:{number}"))
@@ -100,7 +102,7 @@ async fn l4_a_transaction_held_open_for_30_seconds_slows_no_other_append(pool: P
         held.iter().all(|part| *part > 0.0),
         "appends stood still: {shown}"
     );
-    assert!(with * 3.0 >= without, "appends were slowed: {shown}");
+    assert!(with * 2.0 >= without, "appends were slowed: {shown}");
 
     let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM own")
         .fetch_one(&pool)

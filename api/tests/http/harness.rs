@@ -259,7 +259,7 @@ impl World {
 
     /// Positions in the log so far.
     pub(crate) async fn head(&self) -> i64 {
-        sqlx::query_scalar("SELECT position FROM heads")
+        sqlx::query_scalar("SELECT coalesce(max(position), 0) FROM events")
             .fetch_one(&self.pool)
             .await
             .unwrap()

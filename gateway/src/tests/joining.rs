@@ -220,9 +220,12 @@ async fn d8_a_node_that_joins_anew_gets_nothing_destructive_that_was_meant_for_t
 
     let reset = world.run(node, "gpu.reset").await;
     let refresh = world.run(node, "inventory.refresh").await;
-    for _ in 0..2 {
-        let command = daemon.receive_command().await;
-        daemon.say(command.command_id, UpdateState::Acked).await;
+    let sent = [
+        daemon.receive_command().await.command_id,
+        daemon.receive_command().await.command_id,
+    ];
+    for command in sent {
+        daemon.say(command, UpdateState::Acked).await;
     }
     drop(daemon);
     world.until_closed(node).await;

@@ -131,28 +131,35 @@ pub(crate) async fn append_within(
     })
 }
 
-/// Takes the head and writes the events behind it, in one statement, as the last thing before
-/// the commit: from here on every other append waits.
+/// Key of the advisory lock on the end of the log; the second part is the shard.
+const END_OF_LOG: i32 = 0x434c_4544;
+
+/// Takes the end of the log and writes the events behind it, as the last thing before the commit:
+/// from here on every other append waits. The end is a lock and the newest row, not a row of its
+/// own: one that every append rewrites would grow while anybody's transaction stays open (SPEC L4).
 async fn number(
     conn: &mut PgConnection,
     events: &[Event],
     bodies: Vec<Vec<u8>>,
 ) -> Result<u64, Error> {
+    // A statement of its own: the next one then sees what was committed before it got the lock.
+    sqlx::query("SELECT pg_advisory_xact_lock($1, 0)")
+        .bind(END_OF_LOG)
+        .execute(&mut *conn)
+        .await?;
     let streams: Vec<Uuid> = events.iter().map(|event| event.stream.uuid()).collect();
-    let count = i64::try_from(events.len()).unwrap_or(i64::MAX);
     let before: i64 = sqlx::query_scalar(
-        "WITH head AS (
-             UPDATE heads SET position = position + $1 WHERE shard = 0
-             RETURNING position - $1 AS before
+        "WITH head AS MATERIALIZED (
+             SELECT coalesce((SELECT position FROM events WHERE shard = 0
+                 ORDER BY position DESC LIMIT 1), 0) AS before
          ), written AS (
              INSERT INTO events (shard, position, stream, body)
              SELECT 0, head.before + new.place, new.stream, new.body
-             FROM head, unnest($2::uuid[], $3::bytea[])
+             FROM head, unnest($1::uuid[], $2::bytea[])
                  WITH ORDINALITY AS new (stream, body, place)
          )
          SELECT before FROM head",
     )
-    .bind(count)
     .bind(streams)
     .bind(bodies)
     .fetch_one(conn)
@@ -202,6 +209,9 @@ async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<
         for command in commands::live_of(conn, &whole).await? {
             world.commands.insert(command.id, command);
         }
+        for (node, newest) in nodes::newest_seqs(conn, &whole).await? {
+            world.number(node, newest);
+        }
     }
     Ok(world)
 }
@@ -242,8 +252,9 @@ async fn load_enqueues(
         }
         let lane = (asked.node, asked.lane);
         *new.entry(lane).or_default() += 1;
+        let newest = u64::try_from(found.newest_seq).unwrap_or(0);
+        world.number(asked.node, newest);
         if let Some(oldest) = found.oldest_pending_seq {
-            let newest = world.nodes.get(&asked.node).map_or(0, |node| node.seq);
             let span = (newest + 1).saturating_sub(u64::try_from(oldest).unwrap_or(0));
             let span = u32::try_from(span).unwrap_or(u32::MAX);
             world.pending.insert(lane, span);

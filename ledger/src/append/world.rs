@@ -34,6 +34,13 @@ pub(super) struct World {
 pub(super) type Decision = (Stream, Body);
 
 impl World {
+    /// Tells the `seq` of a node's newest command.
+    pub(super) fn number(&mut self, node: NodeId, newest: u64) {
+        if let Some(node) = self.nodes.get_mut(&node) {
+            node.seq = node.seq.max(newest);
+        }
+    }
+
     /// Lets decisions of one request happen, all or none.
     pub(super) fn apply(
         &mut self,
@@ -136,9 +143,8 @@ impl World {
             };
             match before {
                 None => changes.nodes_new.push(NodeRow::of(node)?),
-                Some(before) if before.version == node.version => {
-                    changes.nodes_seq.push((*id, node.seq));
-                }
+                // Only its `seq` moved, which its newest command tells.
+                Some(before) if before.version == node.version => {}
                 Some(_) => changes.nodes_changed.push(NodeRow::of(node)?),
             }
         }

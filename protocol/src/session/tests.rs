@@ -66,6 +66,7 @@ fn node(generation: u64) -> Node {
         name: "n".to_owned(),
         registered_at: NOW,
         role: Role::Node,
+        seq_lifted: 0,
         seq: 9,
         session: NodeSession::Never,
         tenant: TenantId::new(NOW, [2; 10]),

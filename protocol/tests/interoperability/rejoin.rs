@@ -117,6 +117,7 @@ fn is_sent_again(command: &Command, entry: Option<EntryState>) -> bool {
         name: "n1".to_owned(),
         registered_at: AT,
         role: Role::Node,
+        seq_lifted: 0,
         seq: 1,
         session: node::Session::Never,
         tenant: TenantId::from_uuid(Uuid::from_u128(1)),
