@@ -53,6 +53,11 @@ impl Clock {
         self.server_offset_micros.store(offset, Ordering::Relaxed);
     }
 
+    /// Whether a server has told the time.
+    pub(crate) fn knows_server(&self) -> bool {
+        self.server_offset_micros.load(Ordering::Relaxed) != UNKNOWN
+    }
+
     /// The best guess at the true time: the server's, or else the wall clock.
     pub fn best(&self) -> Timestamp {
         match self.server_offset_micros.load(Ordering::Relaxed) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring};
+use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::time_provider::TimeProvider;
@@ -32,7 +32,15 @@ pub(crate) fn client_config(
             source,
         })?;
     }
-    let verifier = Verifier::new(Arc::new(roots), provider.clone())?;
+    let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let inner = inner.build().map_err(|_| Error::Pem {
+        what: "the certificate authority",
+    })?;
+    let verifier = Verifier {
+        inner,
+        clock: clock.clone(),
+        has_joined: identity.is_some(),
+    };
     let config = ClientConfig::builder_with_details(provider, Arc::new(NodeTime(clock.clone())))
         .with_safe_default_protocol_versions()
         .map_err(|source| Error::Tls {
@@ -75,22 +83,16 @@ impl TimeProvider for NodeTime {
     }
 }
 
-/// Verifies like any client, except for a clock that is behind: a node whose clock starts at 1970
-/// must still reach the gateway that tells it the time (SPEC D10). A certificate that seems not
-/// to be valid yet is verified as of its first moment; one that has expired is refused.
+/// Verifies like any client, except for a clock that is wrong: a node whose clock starts at 1970, or
+/// has jumped ahead, must still reach the gateway that tells it the time (SPEC D10). A certificate
+/// that seems not to be valid yet is verified as of its first moment. One that seems to have expired
+/// is verified as of its last by a node that has joined, until a server has told the time; from then
+/// on, and by a join, it is refused.
 #[derive(Debug)]
 struct Verifier {
     inner: Arc<WebPkiServerVerifier>,
-}
-
-impl Verifier {
-    fn new(roots: Arc<RootCertStore>, provider: Arc<CryptoProvider>) -> Result<Self, Error> {
-        let inner = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
-        let inner = inner.map_err(|_| Error::Pem {
-            what: "the certificate authority",
-        })?;
-        Ok(Self { inner })
-    }
+    clock: Clock,
+    has_joined: bool,
 }
 
 /// Certificates of a chain that may each begin later than the one before.
@@ -122,6 +124,13 @@ impl ServerCertVerifier for Verifier {
                     warn!("this node's clock is behind the gateway's certificate");
                     at = not_before;
                 }
+                Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+                    not_after,
+                    ..
+                })) if not_after < at && self.has_joined && !self.clock.knows_server() => {
+                    warn!("this node's clock is ahead of the end of the gateway's certificate");
+                    at = not_after;
+                }
                 verified => return verified,
             }
         }
@@ -150,5 +159,51 @@ impl ServerCertVerifier for Verifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ledger_protocol::time::Timestamp;
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::*;
+
+    #[test]
+    fn d10_a_node_whose_clock_is_ahead_reaches_its_gateway_until_it_knows_better() {
+        let key = KeyPair::generate().unwrap();
+        let mut authority = CertificateParams::default();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let root = authority.self_signed(&key).unwrap();
+        let issuer = Issuer::new(authority, key);
+        let mut server = CertificateParams::new(vec!["gateway.example".to_owned()]).unwrap();
+        server.not_after = rcgen::date_time_ymd(2030, 1, 1);
+        let server = server
+            .signed_by(&KeyPair::generate().unwrap(), &issuer)
+            .unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(root.der().clone()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider);
+        let mut verifier = Verifier {
+            inner: inner.build().unwrap(),
+            clock: Clock::system(),
+            has_joined: true,
+        };
+        let name = ServerName::try_from("gateway.example").unwrap();
+        let year_2055 = UnixTime::since_unix_epoch(Duration::from_secs(85 * 365 * 86_400));
+        let accepts = |verifier: &Verifier| {
+            let verified = verifier.verify_server_cert(server.der(), &[], &name, &[], year_2055);
+            verified.is_ok()
+        };
+        assert!(accepts(&verifier));
+        verifier.has_joined = false;
+        assert!(
+            !accepts(&verifier),
+            "a join trusts no certificate that seems to have expired"
+        );
+        verifier.has_joined = true;
+        verifier.clock.learn(Timestamp::from_micros(0));
+        assert!(!accepts(&verifier), "the time is known");
     }
 }

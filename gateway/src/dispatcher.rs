@@ -203,6 +203,8 @@ impl Dispatcher {
                 }
             }
             "node.spec-set" => self.roster.each(node, |entry| entry.handle.spec_changed()),
+            // The session's own certificate may not be the newest any more.
+            "node.certified" => self.doubts.wake(node),
             "node.session-opened" => {
                 let is_elsewhere = self.roster.is_opened_elsewhere(node);
                 if is_elsewhere {

@@ -40,11 +40,32 @@ pub use wakes::Wakes;
 pub struct Peer {
     /// The kinds that the identity may run; all when absent (SPEC D11).
     pub allowed_kinds: Option<Vec<String>>,
+    /// The certificate; unknown where there is none, as in a simulation.
+    pub certificate: Option<Presented>,
     /// The node.
     pub node_id: NodeId,
 }
 
+/// Which certificate it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Presented {
+    /// SHA-256 of its DER, in hex.
+    pub fingerprint: String,
+    /// Start of its validity.
+    pub not_before: Timestamp,
+}
+
 impl Peer {
+    /// Whether the node has joined anew since this certificate was given (SPEC P7): then what shows
+    /// it is not what the books name. A certificate that is newer than the books, which a restored
+    /// ledger may meet, is not.
+    pub fn is_replaced(&self, node: &Node) -> bool {
+        let (Some(shown), Some(held)) = (&self.certificate, &node.certificate) else {
+            return false;
+        };
+        shown.fingerprint != held.fingerprint && shown.not_before <= held.not_before
+    }
+
     /// Whether the identity may run this kind.
     pub fn accepts(&self, kind: &str) -> bool {
         let allowed = self.allowed_kinds.as_ref();

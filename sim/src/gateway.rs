@@ -102,6 +102,7 @@ impl World {
         let gateway = &mut self.gateways[g];
         let peer = Peer {
             allowed_kinds: None,
+            certificate: None,
             node_id: node,
         };
         let terms = Terms {

@@ -248,6 +248,7 @@ impl Small {
             Action::Connect => {
                 let peer = Peer {
                     allowed_kinds: None,
+                    certificate: None,
                     node_id: node_id(),
                 };
                 let terms = Terms {

@@ -1,7 +1,8 @@
 //! What a node's certificate says: which node it is, and which kinds it may run (SPEC D11).
 
 use ledger_protocol::id::NodeId;
-use ledger_protocol::session::Peer;
+use ledger_protocol::session::{Peer, Presented};
+use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
 use rcgen::CustomExtension;
 use x509_parser::asn1_rs::{FromDer, Oid, Sequence, ToDer, Utf8String, oid};
 use x509_parser::certificate::X509Certificate;
@@ -44,10 +45,9 @@ pub(super) fn allowed_kinds(kinds: &[String]) -> Result<CustomExtension, Error> 
 }
 
 /// Reads a certificate that TLS has verified already.
-pub(crate) fn peer(certificate: &[u8]) -> Result<Peer, Unreadable> {
+pub(crate) fn peer(der: &[u8]) -> Result<Peer, Unreadable> {
     let problem = |problem| Unreadable { problem };
-    let (_, certificate) =
-        X509Certificate::from_der(certificate).map_err(|_| problem("cannot be read"))?;
+    let (_, certificate) = X509Certificate::from_der(der).map_err(|_| problem("cannot be read"))?;
     let names = certificate
         .subject_alternative_name()
         .map_err(|_| problem("has unreadable names"))?
@@ -69,8 +69,13 @@ pub(crate) fn peer(certificate: &[u8]) -> Result<Peer, Unreadable> {
             Some(kinds.ok_or(problem("has an unreadable list of allowed kinds"))?)
         }
     };
+    let not_before = certificate.validity().not_before.timestamp();
     Ok(Peer {
         allowed_kinds,
+        certificate: Some(Presented {
+            fingerprint: super::fingerprint(der),
+            not_before: Timestamp::from_micros(not_before.saturating_mul(MICROS_PER_SECOND)),
+        }),
         node_id,
     })
 }

@@ -204,6 +204,8 @@ impl Roster {
         self.each(node.id, |entry| {
             if is_deleted {
                 entry.handle.close(Close::node_deleted());
+            } else if entry.peer.is_replaced(node) {
+                entry.handle.close(Close::certificate_replaced());
             } else if (1..node.epoch).contains(&entry.epoch) {
                 supersede(node.id, entry, node.epoch, node.journal_id);
             }

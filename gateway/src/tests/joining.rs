@@ -233,6 +233,11 @@ async fn d8_a_node_that_joins_anew_gets_nothing_destructive_that_was_meant_for_t
     let diagnosis = world.run(node, "diag.nvml").await;
 
     let new = join(&world, node, None).await;
+    let mut daemon = Daemon::connect(&world, world.gateway.address, &old).await;
+    daemon.send(daemon.hello.clone()).await;
+    let (code, reason) = daemon.closed().await;
+    assert_eq!(code, 1008);
+    assert!(reason.contains("was replaced"), "{reason}");
     let reenrolled = (Outcome::Cancelled, Some("node-reenrolled".to_owned()));
     assert_eq!(end(&world, reboot).await, reenrolled);
     let mut daemon = Daemon::connect(&world, world.gateway.address, &new).await;
@@ -244,4 +249,17 @@ async fn d8_a_node_that_joins_anew_gets_nothing_destructive_that_was_meant_for_t
     assert_eq!(daemon.receive_command().await.command_id, refresh);
     assert_eq!(daemon.receive_command().await.command_id, diagnosis);
     daemon.assert_quiet().await;
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p7_a_join_closes_the_session_of_the_certificate_that_it_replaces(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.register("n").await;
+    let old = join(&world, node, None).await;
+    let mut daemon = world.open(&old).await;
+    let new = join(&world, node, None).await;
+    let (code, reason) = daemon.closed().await;
+    assert_eq!(code, 1008);
+    assert!(reason.contains("was replaced"), "{reason}");
+    world.open(&new).await;
 }

@@ -69,6 +69,11 @@ impl Close {
         Self::policy("too slow: the daemon does not read what it is sent")
     }
 
+    /// The certificate is not the newest of its node (SPEC P7).
+    pub fn certificate_replaced() -> Self {
+        Self::policy("this certificate was replaced: the node has joined anew")
+    }
+
     /// The node was deleted (SPEC A11).
     pub fn node_deleted() -> Self {
         Self::policy("node-deleted")

@@ -32,6 +32,7 @@ fn session(allowed_kinds: Option<Vec<String>>) -> Session {
     Session::new(
         Peer {
             allowed_kinds,
+            certificate: None,
             node_id: node_id(1),
         },
         terms(),

@@ -78,6 +78,7 @@ fn entry(name: &str) -> Option<EntryState> {
 fn is_sent_again(command: &Command, entry: Option<EntryState>) -> bool {
     let peer = Peer {
         allowed_kinds: None,
+        certificate: None,
         node_id: node_id(),
     };
     let terms = Terms {
