@@ -2,12 +2,11 @@
 
 use clap::Args;
 use ledger_migrations::MIGRATOR;
-use sqlx::ConnectOptions as _;
 use sqlx::Connection as _;
 use tokio::time::timeout;
 
 use crate::exit::{Code, Failure, Meaning};
-use crate::limits::{MIGRATE_WITHIN, POSTGRES_CONNECT_WITHIN};
+use crate::limits::MIGRATE_WITHIN;
 use crate::output::Output;
 use crate::postgres::{self, PostgresOption};
 use crate::secret::Secret;
@@ -29,10 +28,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
 /// one waits for the other.
 pub(crate) async fn migrate(url: &Secret) -> Result<i64, Failure> {
     let options = postgres::parse(url)?.application_name("command-ledger migrate");
-    let connecting = timeout(POSTGRES_CONNECT_WITHIN, options.connect()).await;
-    let mut connection = connecting
-        .or_unavailable("Postgres does not answer")?
-        .or_unavailable("could not connect to Postgres")?;
+    let mut connection = postgres::connect_once(&options).await?;
     let migrating = timeout(MIGRATE_WITHIN, MIGRATOR.run(&mut connection)).await;
     let seconds = MIGRATE_WITHIN.as_secs();
     migrating
@@ -44,6 +40,11 @@ pub(crate) async fn migrate(url: &Secret) -> Result<i64, Failure> {
         })?;
     // Postgres would also notice by itself, after its keepalive.
     let _ = connection.close().await;
+    Ok(newest())
+}
+
+/// The newest version of the schema that this program knows.
+pub(crate) fn newest() -> i64 {
     let versions = MIGRATOR.iter().map(|migration| migration.version);
-    Ok(versions.max().unwrap_or(0))
+    versions.max().unwrap_or(0)
 }
