@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod duration;
 mod exit;
+mod gateway_at;
 mod lifecycle;
 mod limits;
 mod nats;

@@ -10,7 +10,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::node::role;
 
-use crate::exit::Failure;
+use crate::exit::{Code, Failure};
+use crate::gateway_at;
 use crate::lifecycle::Signals;
 use crate::limits::STOP_EDGE_WITHIN;
 use crate::output::Output;
@@ -22,7 +23,7 @@ mod simulate;
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// URL of the gateway, such as <https://gateway.example:7443>
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = gateway_at::url)]
     gateway: String,
     /// Folder for its key, certificate and journal; it must outlive reboots
     #[arg(long, value_name = "FOLDER")]
@@ -47,6 +48,9 @@ pub(crate) struct Options {
 
 /// Runs until a signal.
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
+    if let Some(path) = &options.gateway_ca {
+        gateway_at::certificates("--gateway-ca", path)?;
+    }
     if let Some(nodes) = options.simulated.simulate {
         let ca = options.gateway_ca.as_deref();
         let Options {
@@ -66,18 +70,56 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     let shutdown = CancellationToken::new();
     let mut running = std::pin::pin!(ledger_agent::run(agent, shutdown.clone()));
     tokio::select! {
-        ended = &mut running => return Ok(ended?),
+        ended = &mut running => return ended.map_err(told),
         signal = signals.asked() => tracing::info!("{signal}: stopping"),
     }
     shutdown.cancel();
     let seconds = STOP_EDGE_WITHIN.as_secs();
     tokio::select! {
         ended = timeout(STOP_EDGE_WITHIN, running) => match ended {
-            Ok(ended) => Ok(ended?),
+            Ok(ended) => ended.map_err(told),
             Err(_) => Err(Failure::failed(format!("the agent did not stop within {seconds} s"))),
         },
         signal = signals.insisted() => {
             Err(Failure::failed(format!("{signal} again: the agent was cut off")))
         }
+    }
+}
+
+/// What the end of a daemon means to a script.
+fn told(error: ledger_agent::Error) -> Failure {
+    use ledger_agent::Error;
+    let code = match &error {
+        Error::NotJoined | Error::GatewayAddress { .. } | Error::StateDirTaken { .. } => {
+            Code::Usage
+        }
+        Error::JoinRefused { .. } => Code::Refused,
+        // What may pass is tried again inside; what comes out of there will not.
+        _ => Code::Failed,
+    };
+    let advised = matches!(error, Error::NotJoined);
+    let mut failure = Failure::new(code, error);
+    if advised {
+        failure.error = failure.error.context(
+            "--join-token (or COMMAND_LEDGER_JOIN_TOKEN) and --gateway-ca are needed for the first \
+             start",
+        );
+    }
+    failure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn h2_a_daemon_that_cannot_start_says_why_by_its_code() {
+        assert_eq!(told(ledger_agent::Error::NotJoined).code, Code::Usage);
+        let refused = ledger_agent::Error::JoinRefused {
+            gateway: "g".to_owned(),
+            status: 401,
+            message: "the token was used".to_owned(),
+        };
+        assert_eq!(told(refused).code, Code::Refused);
     }
 }

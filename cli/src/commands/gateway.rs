@@ -8,6 +8,7 @@ use clap::Args;
 use ledger_gateway::CertificateAuthority;
 
 use crate::exit::{Failure, Meaning};
+use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::{CERTIFICATE_SECONDS_MIN, CONNECTIONS_DEFAULT};
 use crate::postgres::PostgresOption;
@@ -24,7 +25,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FOLDER")]
     authority: PathBuf,
     /// Name or address that nodes reach this gateway by, for its certificate; may be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = gateway_at::name)]
     server_name: Vec<String>,
     /// Name of this gateway in the ledger, unique among the gateways [default: the machine's name]
     #[arg(long, value_name = "NAME")]

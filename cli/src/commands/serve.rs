@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::exit::{Failure, Meaning};
+use crate::exit::Failure;
+use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::CONNECTIONS_DEFAULT;
 use crate::postgres::PostgresOption;
@@ -36,7 +37,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URI", default_value = "/command-ledger")]
     source: String,
     /// URL of the gateway, shown beside a join token
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", value_parser = gateway_at::url)]
     gateway: Option<String>,
     /// The node authority's certificate (node-ca.pem of the gateway), shown beside a join token
     #[arg(long, value_name = "FILE")]
@@ -54,10 +55,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let signals = Signals::listen()?;
     raise_open_files();
     let ca_certificate = match &options.gateway_ca {
-        Some(path) => {
-            let text = std::fs::read_to_string(path);
-            Some(text.or_usage(format!("could not read {}", path.display()))?)
-        }
+        Some(path) => Some(gateway_at::certificates("--gateway-ca", path)?),
         None => None,
     };
     let core = Core::start(&options.postgres.postgres, options.connections).await?;
