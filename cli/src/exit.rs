@@ -75,9 +75,23 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The alternate form is the whole chain in one line.
-        write!(f, "{:#}", self.error)
+        f.write_str(&chain(&self.error))
     }
+}
+
+/// The whole chain of causes in one line. Libraries differ in whether an error's text holds that of
+/// its cause already; what was just said is not said again.
+pub(crate) fn chain(error: &anyhow::Error) -> String {
+    let mut told = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if told.is_empty() {
+            told = cause;
+        } else if !told.ends_with(&cause) {
+            told.push_str(": ");
+            told.push_str(&cause);
+        }
+    }
+    told
 }
 
 /// Gives an error its meaning and says what was being done.
@@ -115,6 +129,18 @@ mod tests {
             Code::Unavailable,
         ];
         assert_eq!(codes.map(Code::number), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn h2_a_failure_does_not_repeat_what_its_cause_says() {
+        let cause = anyhow::anyhow!("no such host");
+        let error = cause
+            .context("could not look up db: no such host")
+            .context("could not connect");
+        assert_eq!(
+            Failure::from(error).to_string(),
+            "could not connect: could not look up db: no such host"
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, chain};
 use crate::limits::{
     ENDINGS_WAITING_MAX, SAME_SIGNAL_WITHIN, WORKER_HEALTHY_AFTER, WORKER_RESTART_AFTER_MAX,
     WORKER_RESTART_AFTER_MIN,
@@ -130,7 +130,7 @@ impl Phase {
             let ended = caught(part).await;
             if token.is_cancelled() {
                 if let Err(error) = ended {
-                    tracing::warn!("{name} stopped badly: {error:#}");
+                    tracing::warn!("{name} stopped badly: {}", chain(&error));
                 }
                 return;
             }
@@ -194,7 +194,8 @@ async fn keep_going<F, E>(
         match ended {
             Ok(()) => tracing::error!("{name} ended by itself; it starts again in {seconds} s"),
             Err(error) => {
-                tracing::error!("{name} failed; it starts again in {seconds} s: {error:#}");
+                let error = chain(&error);
+                tracing::error!("{name} failed; it starts again in {seconds} s: {error}");
             }
         }
         tokio::select! {

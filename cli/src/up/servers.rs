@@ -7,7 +7,7 @@ use ledger_servers::{ADMIN, Nats, NatsOptions, Postgres, PostgresOptions};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::Failure;
+use crate::exit::{Failure, chain};
 use crate::lifecycle::Phase;
 use crate::limits::{
     SERVER_RESTART_AFTER_MAX, SERVER_RESTART_AFTER_MIN, STOP_SERVER_POLITELY_WITHIN,
@@ -93,7 +93,7 @@ async fn keep<S: Server>(mut server: S, token: CancellationToken) {
             () = token.cancelled() => break,
             ended = server.exited() => match ended {
                 Ok(status) => status,
-                Err(error) => format!("{:#}", anyhow::Error::from(error)),
+                Err(error) => chain(&error.into()),
             },
         };
         tracing::warn!("{} has ended ({why}); it is started again", S::NAME);
@@ -115,8 +115,8 @@ async fn restart<S: Server>(server: &mut S, after: &mut Duration) {
             }
             Err(error) => {
                 *after = (*after * 2).min(SERVER_RESTART_AFTER_MAX);
-                let error = anyhow::Error::from(error);
-                tracing::error!("{} does not start: {error:#}", S::NAME);
+                let error = chain(&error.into());
+                tracing::error!("{} does not start: {error}", S::NAME);
             }
         }
     }
@@ -130,7 +130,7 @@ async fn stop<S: Server>(mut server: S) {
         Err(_) => server.kill().await,
     };
     if let Err(error) = stopped {
-        let error = anyhow::Error::from(error);
-        tracing::warn!("{} did not stop as it should: {error:#}", S::NAME);
+        let error = chain(&error.into());
+        tracing::warn!("{} did not stop as it should: {error}", S::NAME);
     }
 }
