@@ -124,6 +124,14 @@ pub enum Error {
         /// What there is not.
         what: String,
     },
+    /// NOT_FOUND of a method.
+    #[error("{what} not found; there are {known}")]
+    NoSuchMethod {
+        /// What there is not.
+        what: String,
+        /// Every method that there is.
+        known: String,
+    },
     /// CONFLICT.
     #[error("{message}")]
     Conflict {
@@ -241,7 +249,7 @@ impl Error {
             Self::InvalidInput { .. } => Code::InvalidInput,
             Self::Unauthenticated { .. } => Code::Unauthenticated,
             Self::PermissionDenied { .. } => Code::PermissionDenied,
-            Self::NotFound { .. } => Code::NotFound,
+            Self::NotFound { .. } | Self::NoSuchMethod { .. } => Code::NotFound,
             Self::Conflict { .. } => Code::Conflict,
             Self::InvalidState { .. } => Code::InvalidState,
             Self::Unsupported { .. } => Code::Unsupported,
@@ -272,6 +280,7 @@ impl Error {
             } => map(json!({"outcome": "unknown"})),
             Self::Unauthenticated { .. }
             | Self::NotFound { .. }
+            | Self::NoSuchMethod { .. }
             | Self::InvalidState { .. }
             | Self::Internal(_)
             | Self::Unavailable { .. } => Map::new(),
@@ -294,6 +303,7 @@ impl Error {
             | Self::Unauthenticated { .. }
             | Self::PermissionDenied { .. }
             | Self::NotFound { .. }
+            | Self::NoSuchMethod { .. }
             | Self::Conflict { .. }
             | Self::InvalidState { .. }
             | Self::Unsupported { .. }
@@ -357,6 +367,7 @@ impl IntoResponse for Error {
             Self::InvalidInput { .. }
             | Self::PermissionDenied { .. }
             | Self::NotFound { .. }
+            | Self::NoSuchMethod { .. }
             | Self::Conflict { .. }
             | Self::InvalidState { .. }
             | Self::Unsupported { .. }

@@ -98,8 +98,7 @@ async fn answer(api: &Api, request: Request) -> Answer {
         },
         body,
     ) = request.into_parts();
-    let method =
-        methods::find(uri.path()).ok_or_else(|| Error::not_found("method at this path"))?;
+    let method = methods::find(uri.path()).ok_or_else(|| methods::unknown(uri.path()))?;
     if http_method != HttpMethod::POST {
         return Err(wrong_http_method("POST"));
     }
@@ -114,7 +113,7 @@ async fn answer(api: &Api, request: Request) -> Answer {
     let api_of_task = api.clone();
     let task = api.0.tasks.spawn(async move {
         let _permit = permit;
-        let input = Input::parse(&body)?;
+        let input = Input::parse(&body, method.fields)?;
         (method.call)(api_of_task, caller, input).await
     });
     settle(task, method.effect).await

@@ -1,7 +1,8 @@
 //! A request's fields, taken one by one with their type and bounds.
 //!
-//! A method takes what it knows and then calls [`Input::finish`]; what is left over is refused.
-//! So all methods refuse alike: with the field's name, its limit and what would work.
+//! What `methods.rs` does not list for a method is refused first: a field that is missing is most
+//! often there under a wrong name. Then the method takes its fields and calls [`Input::finish`]. So
+//! all methods refuse alike: with the field's name, its limit and what would work.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -18,7 +19,7 @@ use crate::json;
 #[derive(Debug)]
 pub(crate) struct Input {
     fields: Map<String, Value>,
-    known: Vec<&'static str>,
+    known: &'static [&'static str],
 }
 
 /// The type of a value, in the words of an error message.
@@ -44,15 +45,20 @@ fn check_printable(field: &'static str, text: &str) -> Result<(), Error> {
 }
 
 impl Input {
-    /// Reads a request's body.
-    pub(crate) fn parse(body: &[u8]) -> Result<Self, Error> {
+    /// Reads a request's body, which may hold these fields and no others.
+    pub(crate) fn parse(body: &[u8], known: &'static [&'static str]) -> Result<Self, Error> {
         let fields = json::parse_object(body)?;
-        let known = Vec::with_capacity(8);
-        Ok(Self { fields, known })
+        match fields.keys().find(|field| !known.contains(&field.as_str())) {
+            Some(field) => Err(unknown(field, known)),
+            None => Ok(Self { fields, known }),
+        }
     }
 
     fn take(&mut self, field: &'static str) -> Option<Value> {
-        self.known.push(field);
+        debug_assert!(
+            self.known.contains(&field),
+            "{field} is not listed in methods.rs"
+        );
         self.fields.remove(field)
     }
 
@@ -70,12 +76,10 @@ impl Input {
 
     /// Refuses what no method field has taken.
     pub(crate) fn finish(self) -> Result<(), Error> {
-        let Some((field, _)) = self.fields.iter().next() else {
-            return Ok(());
-        };
-        let known = self.known.join(", ");
-        let problem = format!("is not a field of this method, which takes: {known}");
-        Err(Error::invalid(quoted(field), problem))
+        match self.fields.keys().next() {
+            Some(field) => Err(unknown(field, self.known)),
+            None => Ok(()),
+        }
     }
 
     /// An id.
@@ -297,6 +301,51 @@ impl Input {
     }
 }
 
+/// The letters and digits of a name, in one case: where two agree, one was meant to be the other.
+fn letters(name: &str) -> impl Iterator<Item = char> {
+    let plain = name.chars().filter(char::is_ascii_alphanumeric);
+    plain.map(|c| c.to_ascii_lowercase())
+}
+
+fn unknown(field: &str, known: &[&str]) -> Error {
+    let mut problem = "is not a field of this method, which takes: ".to_owned();
+    problem.push_str(&known.join(", "));
+    let meant = known.iter().find(|known| letters(known).eq(letters(field)));
+    if let Some(meant) = meant {
+        problem.push_str("; did you mean ");
+        problem.push_str(meant);
+        problem.push('?');
+    }
+    Error::invalid(quoted(field), problem)
+}
+
 fn missing(field: &'static str) -> Error {
     Error::invalid(field, "is missing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a13_a_field_that_is_not_known_is_named_before_one_that_is_missing() {
+        for (field, meant) in [
+            ("idempotencykey", true),
+            ("idempotency_key", true),
+            ("other", false),
+        ] {
+            let body = format!(r#"{{"kind":"k","{field}":""}}"#);
+            let error = Input::parse(body.as_bytes(), &["kind", "idempotencyKey"]).unwrap_err();
+            let told = error.to_string();
+            assert!(
+                told.starts_with(&format!("{field} is not a field")),
+                "{told}"
+            );
+            assert_eq!(
+                told.ends_with("did you mean idempotencyKey?"),
+                meant,
+                "{told}"
+            );
+        }
+    }
 }

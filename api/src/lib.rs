@@ -8,7 +8,7 @@
 //! result. Whatever goes wrong on the way is one [`Error`], and `error.rs` alone says what callers
 //! see of it.
 //!
-//! To add a method: a file in its service's folder, and a line in `methods.rs`.
+//! To add a method: a file in its service's folder, and a line in `methods.rs`, with its fields.
 
 use std::sync::Arc;
 
@@ -30,6 +30,7 @@ mod tokens;
 
 pub use error::{Cause, Code, Error};
 pub use http::router;
+pub use methods::names as method_names;
 pub use serve::serve;
 
 /// What the API tells operators of its surroundings.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::auth::Caller;
-use crate::error::Error;
+use crate::error::{Error, quoted};
 use crate::input::Input;
 use crate::{Api, commands, nodes, tokens};
 
@@ -32,18 +32,21 @@ pub(crate) struct Method {
     pub(crate) name: &'static str,
     /// Whether it changes something.
     pub(crate) effect: Effect,
+    /// The fields that it takes.
+    pub(crate) fields: &'static [&'static str],
     /// Runs it.
     pub(crate) call: Call,
 }
 
 macro_rules! methods {
-    ($($service:ident.$name:literal $effect:ident $module:path;)*) => {
+    ($($service:ident.$name:literal($($field:ident),*) $effect:ident $module:path;)*) => {
         static METHODS: &[Method] = &[$({
             use $module as module;
             Method {
                 service: stringify!($service),
                 name: $name,
                 effect: Effect::$effect,
+                fields: &[$(stringify!($field)),*],
                 call: |api, caller, input| Box::pin(module::call(api, caller, input)),
             }
         }),*];
@@ -51,20 +54,22 @@ macro_rules! methods {
 }
 
 methods! {
-    commands."run" Writes commands::run;
-    commands."get" Reads commands::get;
-    commands."list" Reads commands::list;
-    commands."cancel" Writes commands::cancel;
-    commands."timeline" Reads commands::timeline;
-    nodes."get" Reads nodes::get;
-    nodes."list" Reads nodes::list;
-    nodes."register" Writes nodes::register;
-    nodes."delete" Writes nodes::delete;
-    nodes."setSpec" Writes nodes::set_spec;
-    nodes."createJoinToken" Writes nodes::create_join_token;
-    tokens."create" Writes tokens::create;
-    tokens."list" Reads tokens::list;
-    tokens."revoke" Writes tokens::revoke;
+    commands."run"(tenantId, nodeId, kind, payload, idempotencyKey, notAfterSeconds, batchId)
+        Writes commands::run;
+    commands."get"(tenantId, nodeId, commandId) Reads commands::get;
+    commands."list"(tenantId, nodeId, state, limit, cursor) Reads commands::list;
+    commands."cancel"(tenantId, nodeId, commandId) Writes commands::cancel;
+    commands."timeline"(tenantId, nodeId, commandId) Reads commands::timeline;
+    nodes."get"(tenantId, nodeId) Reads nodes::get;
+    nodes."list"(tenantId, limit, cursor, includeDeleted) Reads nodes::list;
+    nodes."register"(tenantId, name, role, labels) Writes nodes::register;
+    nodes."delete"(tenantId, nodeId) Writes nodes::delete;
+    nodes."setSpec"(tenantId, nodeId, generation, spec) Writes nodes::set_spec;
+    nodes."createJoinToken"(tenantId, nodeId, expiresInSeconds, allowedKinds)
+        Writes nodes::create_join_token;
+    tokens."create"(tenantId, identity, grants, expiresInSeconds) Writes tokens::create;
+    tokens."list"(tenantId, limit, cursor) Reads tokens::list;
+    tokens."revoke"(tenantId, tokenId) Writes tokens::revoke;
 }
 
 /// The method that a path names.
@@ -73,6 +78,28 @@ pub(crate) fn find(path: &str) -> Option<&'static Method> {
     METHODS
         .iter()
         .find(|method| method.name == name && method.service == service)
+}
+
+/// The name of every method, `service.method`, sorted.
+pub fn names() -> Vec<String> {
+    let name = |method: &Method| format!("{}.{}", method.service, method.name);
+    let mut names: Vec<_> = METHODS.iter().map(name).collect();
+    names.sort();
+    names
+}
+
+/// A path that names no method.
+pub(crate) fn unknown(path: &str) -> Error {
+    let known = names().join(", ");
+    let given = path.strip_prefix("/api/compute/").filter(|name| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '/';
+        !name.is_empty() && name.chars().all(plain)
+    });
+    let what = match given {
+        Some(name) => format!("method {}", quoted(&name.replace('/', "."))),
+        None => "method at this path".to_owned(),
+    };
+    Error::NoSuchMethod { what, known }
 }
 
 /// Renders a result.
@@ -106,6 +133,26 @@ mod tests {
             "/api/compute/commands/%72un",
         ] {
             assert!(find(path).is_none(), "{path} was found");
+        }
+    }
+
+    #[test]
+    fn a13_a_method_that_there_is_not_is_answered_with_those_that_there_are() {
+        for (path, given) in [
+            ("/api/compute/commands/foo", "method commands.foo not found"),
+            ("/api/compute/help", "method help not found"),
+            ("/api/compute/", "method at this path not found"),
+            ("/elsewhere/hunter2", "method at this path not found"),
+        ] {
+            let body = unknown(path).body();
+            let told = body["error"]["message"].as_str().unwrap();
+            assert_eq!(body["error"]["code"], "NOT_FOUND");
+            assert!(told.starts_with(given), "{told}");
+            assert!(
+                told.contains("there are commands.cancel, commands.get, "),
+                "{told}"
+            );
+            assert!(told.ends_with("tokens.revoke"), "{told}");
         }
     }
 }

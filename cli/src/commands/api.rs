@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::client::{ApiOptions, Client};
-use crate::exit::{Failure, Meaning};
+use crate::exit::{Code, Failure, Meaning};
 use crate::limits::API_INPUT_BYTES_MAX;
 use crate::output::Output;
 use crate::values;
@@ -16,6 +16,7 @@ use crate::values;
 ///
 /// A value is JSON when it parses as JSON, and a string when it does not; '"5"' is the string 5.
 #[derive(Debug, Args)]
+#[command(after_help = methods())]
 pub(crate) struct Options {
     /// The method, such as commands.run
     #[arg(value_name = "SERVICE.METHOD")]
@@ -46,8 +47,19 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     output.json(&result)
 }
 
+/// What this program can call; a service of another version may have more or fewer.
+fn methods() -> String {
+    format!("Methods: {}", ledger_api::method_names().join(", "))
+}
+
 fn split(name: &str) -> Result<(&str, &str), Failure> {
     let word = |word: &str| !word.is_empty() && word.bytes().all(|b| b.is_ascii_alphanumeric());
+    // Such as `help`: the service would not find it either, and names the others.
+    if word(name) {
+        let known = ledger_api::method_names().join(", ");
+        let told = format!("NOT_FOUND: method {name} not found; there are {known}");
+        return Err(Failure::new(Code::NotFound, anyhow::anyhow!("{told}")));
+    }
     name.split_once('.')
         .filter(|(service, method)| word(service) && word(method))
         .ok_or_else(|| {
@@ -84,20 +96,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::exit::Code;
 
     #[test]
     fn h2_a_method_is_a_service_and_a_verb() {
         assert_eq!(split("commands.run").unwrap(), ("commands", "run"));
-        for name in [
-            "",
-            "commands",
-            ".run",
-            "commands.",
-            "a.b.c",
-            "a/b.c",
-            "../a.b",
-        ] {
+        let help = split("help").unwrap_err();
+        assert_eq!(help.code, Code::NotFound);
+        assert!(help.to_string().contains("commands.run"), "{help}");
+        for name in ["", ".run", "commands.", "a.b.c", "a/b.c", "../a.b"] {
             assert_eq!(split(name).unwrap_err().code, Code::Usage, "{name}");
         }
     }
