@@ -159,8 +159,8 @@ mod tests {
             "serve --postgres p --nats n",
             "gateway --postgres p --authority a",
             "sweeper --postgres p",
-            "agent --gateway g --state s --join-token t --gateway-ca f",
-            "agent --simulate 9 --gateway g --state s --gateway-ca f --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q --json",
+            "agent --gateway https://g --state s --join-token t --gateway-ca f",
+            "agent --simulate 9 --gateway wss://g --state s --gateway-ca f --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q --json",
             "migrate --postgres p",
             "tenant create name --postgres p",
             "token create --tenant tenant_01h455vb4pex5vsknk084sn02q --identity i --admin --postgres p",
@@ -197,10 +197,45 @@ mod tests {
             "node get node_1 --tenant tenant_01h455vb4pex5vsknk084sn02q --api u --token t",
             "token create --tenant tenant_01h455vb4pex5vsknk084sn02q --identity i --postgres p",
             "serve --postgres p --listen 7070",
+            "serve --postgres p --gateway http://g:7443",
+            "gateway --postgres p --authority a --server-name https://g",
+            "agent --gateway http://g:7443 --state s",
         ] {
             let words = std::iter::once("command-ledger").chain(line.split_terminator(' '));
             assert!(Arguments::try_parse_from(words).is_err(), "{line}");
         }
+    }
+
+    #[test]
+    fn h2_what_would_work_on_a_ledger_unasked_takes_no_variable() {
+        let command = Arguments::command();
+        for name in ["bench", "up"] {
+            let command = command.find_subcommand(name).unwrap();
+            let postgres = command
+                .get_arguments()
+                .find(|arg| arg.get_id() == "postgres");
+            assert_eq!(postgres.unwrap().get_env(), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a13_a_token_without_a_grant_is_told_of_both_ways_to_give_one() {
+        let create = "command-ledger token create --identity i --postgres p --tenant \
+                      tenant_01h455vb4pex5vsknk084sn02q";
+        let told = |more: &str| {
+            let line = format!("{create}{more}");
+            Arguments::try_parse_from(line.split(' '))
+                .err()
+                .map(|error| error.to_string())
+        };
+        let neither = told("").unwrap();
+        for part in ["--grant", "--admin"] {
+            assert!(neither.contains(part), "{neither}");
+        }
+        let read = " --grant compute:nodes:read";
+        assert!(told(&format!("{read} --admin")).is_some());
+        assert_eq!(told(&format!("{read}{read}")), None);
+        assert_eq!(told(" --admin"), None);
     }
 
     #[test]

@@ -46,11 +46,16 @@ impl ApiOptions {
 impl Client {
     /// A client; nothing is sent yet.
     pub(crate) fn new(options: &ApiOptions) -> Result<Self, Failure> {
-        let url = Url::parse(&options.api).or_usage("--api is no URL")?;
+        let wrong = || {
+            Failure::usage(
+                "--api (or COMMAND_LEDGER_API) is no URL of an API; write http://host:port, such \
+                 as http://127.0.0.1:7070",
+            )
+        };
+        let url = Url::parse(&options.api).map_err(|_| wrong())?;
+        // Without a scheme, a name before a colon is taken for one.
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(Failure::usage(
-                "--api must begin with http:// or https://, such as http://127.0.0.1:7070",
-            ));
+            return Err(wrong());
         }
         let token = options.token.reveal().trim();
         if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
@@ -239,6 +244,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         for (api, token) in [
             ("127.0.0.1:7070", "t"),
+            ("localhost:7070", "t"),
             ("ftp://host", "t"),
             ("", "t"),
             ("http://host", ""),
@@ -247,6 +253,10 @@ mod tests {
         ] {
             let failure = Client::new(&options(api, token)).err().unwrap();
             assert_eq!(failure.code, Code::Usage, "{api} {token}");
+            let told = failure.to_string();
+            let named = told.contains("--api (or COMMAND_LEDGER_API)")
+                && told.contains("write http://host:port");
+            assert!(named || api == "http://host", "{told}");
         }
         let client = Client::new(&options("http://host:1/base/", " t\n"))
             .ok()

@@ -35,13 +35,10 @@ pub(crate) struct Options {
     /// Only these figures; all when none is named
     #[arg(long, value_enum, value_name = "FIGURE")]
     only: Vec<Figure>,
+    // No variable: what is measured stays in the ledger for ever, so a shell that has the variable
+    // for the other commands must not be enough to name it.
     /// URL of Postgres, as one who may migrate
-    #[arg(
-        long,
-        env = "COMMAND_LEDGER_POSTGRES",
-        value_name = "URL",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "URL")]
     postgres: Option<Secret>,
 }
 

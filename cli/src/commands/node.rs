@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use ledger_api::limits::{JOIN_EXPIRES_SECONDS_MAX, JOIN_EXPIRES_SECONDS_MIN};
 use ledger_protocol::id::{NodeId, TenantId};
 use ledger_protocol::kind::Role;
 use serde_json::{Map, Value, json};
@@ -63,7 +64,7 @@ enum Verb {
         /// The node
         node: NodeId,
         /// How long it may be used, from 60s to 7d [default: 1h]
-        #[arg(long, value_name = "TIME", value_parser = crate::duration::parse)]
+        #[arg(long, value_name = "TIME", value_parser = expiry)]
         expires: Option<Duration>,
         /// Kind that the node will accept, and no others; may be repeated [default: every kind]
         #[arg(long, value_name = "KIND")]
@@ -125,6 +126,15 @@ fn label(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         Some(_) | None => Err("must be key=value".to_owned()),
     }
+}
+
+/// Reads how long a join token may be used.
+fn expiry(text: &str) -> Result<Duration, String> {
+    let seconds = u64::from(JOIN_EXPIRES_SECONDS_MIN)..=u64::from(JOIN_EXPIRES_SECONDS_MAX);
+    let time = crate::duration::parse(text);
+    time.ok()
+        .filter(|time| seconds.contains(&time.as_secs()))
+        .ok_or_else(|| "--expires must be 60s to 7d".to_owned())
 }
 
 async fn list(deleted: bool, common: Common, output: &mut Output) -> Result<(), Failure> {
@@ -269,6 +279,17 @@ mod tests {
                 ["session.gateway", "g"]
             ]
         );
+    }
+
+    #[test]
+    fn h2_a_join_token_lives_for_a_minute_to_a_week() {
+        for text in ["60s", "1h", "7d"] {
+            assert!(expiry(text).is_ok(), "{text}");
+        }
+        for text in ["5s", "59999ms", "8d", "soon"] {
+            let told = expiry(text).unwrap_err();
+            assert!(told.contains("--expires must be 60s to 7d"), "{told}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use ledger::Clock;
 use ledger_api::auth::{Grant, NewToken, Permission, Resource, create_token};
 use ledger_protocol::id::{TenantId, TokenId};
@@ -27,6 +27,7 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Make a token, straight in the database, and print it; it is shown only now
+    #[command(group = ArgGroup::new("grants").args(["grant", "admin"]).required(true))]
     Create {
         /// The tenant whose view it opens
         #[arg(long, env = "COMMAND_LEDGER_TENANT", value_name = "TENANT")]
@@ -36,8 +37,7 @@ enum Verb {
         identity: String,
         /// What it allows, such as compute:nodes:read or
         /// compute:nodes:exec@compute-node/*#diag.nvml,logs.collect; may be repeated
-        #[arg(long, value_name = "PERMISSION[@RESOURCE[#KIND,…]]", value_parser = grant,
-              required_unless_present = "admin", conflicts_with = "admin")]
+        #[arg(long, value_name = "PERMISSION[@RESOURCE[#KIND,…]]", value_parser = grant)]
         grant: Vec<Grant>,
         /// Every permission on everything of the tenant
         #[arg(long)]

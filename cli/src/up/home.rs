@@ -44,10 +44,9 @@ impl Home {
     /// Makes the folder unless it is there, and takes it for this process.
     pub(crate) fn claim(folder: &Path) -> Result<Self, Failure> {
         let shown = folder.display();
-        fs::create_dir_all(folder).or_usage(format!("--data {shown} cannot be used"))?;
-        let folder = folder
-            .canonicalize()
-            .or_usage(format!("--data {shown} cannot be used"))?;
+        let unusable = || format!("{shown} cannot be used; choose another --data");
+        fs::create_dir_all(folder).or_usage(unusable())?;
+        let folder = folder.canonicalize().or_usage(unusable())?;
         if folder.to_str().is_none() {
             // The path stands in JSON and in URLs.
             return Err(Failure::usage(format!(
@@ -61,7 +60,7 @@ impl Home {
             .read(true)
             .write(true)
             .open(&path)
-            .or_usage(format!("could not open {}", path.display()))?;
+            .or_usage(unusable())?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(held(&folder, &mut lock)),
@@ -201,5 +200,10 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         assert_eq!(Home::claim(&file).err().unwrap().code, Code::Usage);
+        // Nobody may make a file here, whoever runs the test.
+        let foreign = Home::claim(Path::new("/proc/self")).err().unwrap();
+        assert_eq!(foreign.code, Code::Usage);
+        let told = foreign.to_string();
+        assert!(told.contains("choose another --data"), "{told}");
     }
 }

@@ -194,7 +194,12 @@ impl Town {
 async fn listen_again(wanted: Option<u16>, last: Option<u16>) -> Result<TcpListener, Failure> {
     let at = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
     if let Some(port) = wanted {
-        return listen(at(port)).await;
+        let listening = listen(at(port)).await;
+        return listening.map_err(|mut failure| {
+            let advice = "choose another --port, or 0 for any that is free";
+            failure.error = failure.error.context(advice);
+            failure
+        });
     }
     if let Some(port) = last
         && let Ok(listener) = listen(at(port)).await
