@@ -10,6 +10,7 @@ mod one_end;
 mod replicas;
 mod retries;
 mod signals;
+mod starts;
 mod tail;
 mod up;
 mod usage;
