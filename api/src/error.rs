@@ -330,8 +330,12 @@ fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {
-        text.push_str(": ");
-        text.push_str(&next.to_string());
+        let told = next.to_string();
+        // Libraries differ in whether an error's text holds that of its cause already.
+        if !text.ends_with(&told) {
+            text.push_str(": ");
+            text.push_str(&told);
+        }
         cause = next.source();
     }
     text
@@ -416,6 +420,19 @@ mod tests {
                 ("UNAVAILABLE", 503),
             ]
         );
+    }
+
+    #[test]
+    fn a13_a_chain_of_causes_says_nothing_twice() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("could not ask: {source}")]
+        struct Repeats {
+            source: std::io::Error,
+        }
+        let error = Repeats {
+            source: std::io::ErrorKind::BrokenPipe.into(),
+        };
+        assert_eq!(chain(&error), "could not ask: broken pipe");
     }
 
     #[test]
