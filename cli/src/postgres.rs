@@ -235,6 +235,14 @@ mod tests {
     }
 
     #[test]
+    fn h7_a_server_that_goes_away_is_no_matter_of_migrating() {
+        let options = parse(&Secret::new("postgres://u@h/d")).unwrap();
+        let failure = At::of(&options).told_of_role(sqlx::Error::PoolClosed);
+        assert_eq!(failure.code, Code::Unavailable);
+        assert!(!failure.to_string().contains("migrate"), "{failure}");
+    }
+
+    #[test]
     fn p6_where_a_database_is_is_told_without_who_asks() {
         for (url, told) in [
             ("postgres://u:hunter2@h:5433/d", "h:5433, database d"),

@@ -147,6 +147,24 @@ async fn h2_only_a_role_that_is_missing_is_a_matter_of_migrating(pool: PgPool) {
     assert!(!said.contains("migrate"), "{said}");
 }
 
+#[sqlx::test(migrations = false)]
+async fn h7_who_may_not_migrate_is_told_what_an_owner_needs(pool: PgPool) {
+    let owner: String = sqlx::query_scalar("SELECT 'owner_' || txid_current()")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let role = |verb: &str, more: &str| sqlx::AssertSqlSafe(format!("{verb} ROLE {owner}{more}"));
+    sqlx::query(role("CREATE", " LOGIN"))
+        .execute(&pool)
+        .await
+        .unwrap();
+    let mut url = database::url(&pool);
+    url.set_username(&owner).unwrap();
+    let said = ends(1, &["migrate", "--postgres", url.as_str()]).await;
+    sqlx::query(role("DROP", "")).execute(&pool).await.unwrap();
+    assert_told(&said, &["the schema's owner", "CREATEROLE"]);
+}
+
 #[tokio::test]
 async fn p7_a_private_key_is_not_handed_out_as_an_authority() {
     let folder = tempfile::tempdir().unwrap();

@@ -34,8 +34,10 @@ pub(crate) async fn migrate(url: &Secret) -> Result<i64, Failure> {
     migrating
         .or_unavailable(format!("the migrations did not end within {seconds} s"))?
         .map_err(|error| {
-            let error = anyhow::Error::from(error)
-                .context("the migrations failed; they need the URL of the schema's owner");
+            let error = anyhow::Error::from(error).context(
+                "the migrations failed; they need the URL of the schema's owner, who must have \
+                 CREATEROLE for the first one",
+            );
             Failure::new(Code::Failed, error)
         })?;
     // Postgres would also notice by itself, after its keepalive.
