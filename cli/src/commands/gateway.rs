@@ -31,7 +31,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     /// How long the certificates of nodes are valid. Daemons cannot renew theirs yet: a node whose
-    /// certificate has ended must be registered anew
+    /// certificate has ended must join again, with a new join token and an empty state folder
     #[arg(long, value_name = "TIME", default_value = "90d", value_parser = crate::duration::parse)]
     certificates_for: Duration,
     /// Connections to Postgres

@@ -1,6 +1,6 @@
 //! `up`: everything on this machine, for development and for tests (SPEC section 12).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
@@ -124,8 +124,10 @@ fn tell(ready: &Ready, home: &Home, json: bool, output: &mut Output) -> Result<(
 }
 
 fn banner(ready: &Ready, data_dir: &str) -> String {
-    let program = std::env::args().next();
-    let program = quoted(program.as_deref().unwrap_or("command-ledger"));
+    // Another terminal may be in another folder and have another PATH.
+    let program = std::env::current_exe().ok();
+    let program = program.as_deref().and_then(Path::to_str);
+    let program = quoted(program.unwrap_or("command-ledger"));
     let first = ready.nodes.first().map(|(node, _)| node.to_string());
     let first = first.unwrap_or_default();
     let (nodes, pid) = (ready.nodes.len(), std::process::id());
@@ -142,6 +144,8 @@ fn banner(ready: &Ready, data_dir: &str) -> String {
         export("COMMAND_LEDGER_NATS", ready.nats.reveal()),
         export("COMMAND_LEDGER_POSTGRES", ready.postgres.reveal()),
         export("NODE", &first),
+        export("GATEWAY", &ready.gateway),
+        export("GATEWAY_CA", &ready.gateway_ca.to_string_lossy()),
     ]
     .join("\n");
     format!(
@@ -174,6 +178,30 @@ fn quoted(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn h2_the_banner_names_all_that_another_terminal_needs() {
+        let ready = Ready {
+            api: "http://127.0.0.1:1".to_owned(),
+            token: Secret::new("token_x.y"),
+            tenant: "tenant_01h455vb4pex5vsknk084sn02q".parse().unwrap(),
+            gateway: "https://127.0.0.1:2".to_owned(),
+            gateway_ca: "/a b/authority/node-ca.pem".into(),
+            nats: Secret::new("nats://127.0.0.1:3"),
+            postgres: Secret::new("postgres://u@h/d"),
+            nodes: Vec::new(),
+        };
+        let banner = banner(&ready, "/a b");
+        for line in [
+            "  export COMMAND_LEDGER_API=http://127.0.0.1:1",
+            "  export GATEWAY=https://127.0.0.1:2",
+            "  export GATEWAY_CA='/a b/authority/node-ca.pem'",
+        ] {
+            assert!(banner.lines().any(|told| told == line), "{banner}");
+        }
+        let program = std::env::current_exe().unwrap();
+        assert!(banner.contains(program.to_str().unwrap()), "{banner}");
+    }
 
     #[test]
     fn h2_words_of_the_banner_can_be_pasted_into_a_shell() {

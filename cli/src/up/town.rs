@@ -55,6 +55,8 @@ pub(crate) struct Ready {
     pub(crate) token: Secret,
     pub(crate) tenant: TenantId,
     pub(crate) gateway: String,
+    /// The certificate by which a daemon knows that gateway.
+    pub(crate) gateway_ca: PathBuf,
     pub(crate) nats: Secret,
     pub(crate) postgres: Secret,
     pub(crate) nodes: Vec<(NodeId, PathBuf)>,
@@ -137,6 +139,7 @@ impl Town {
             token,
             tenant,
             gateway: gateway_url,
+            gateway_ca: ca_file,
             nats,
             postgres: postgres.service,
             nodes,
@@ -268,5 +271,23 @@ async fn wait_for_stream(url: &Secret) {
     };
     if timeout(UP_STREAM_WITHIN, found).await.is_err() {
         tracing::warn!("NATS has no stream {STREAM} yet; commands flow without it");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn h2_a_port_that_is_taken_is_told_with_what_would_work() {
+        let taken = listen_again(None, None).await.unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let failure = listen_again(Some(port), None).await.unwrap_err();
+        let told = failure.to_string();
+        for part in ["choose another --port, or 0", &format!("127.0.0.1:{port}")] {
+            assert!(told.contains(part), "{told}");
+        }
+        // Only one that was asked for must be that one.
+        listen_again(None, Some(port)).await.unwrap();
     }
 }
