@@ -17,7 +17,7 @@ async fn a_a_broken_constraint_is_internal_and_the_log_names_it(pool: PgPool) {
         .ok();
     // One table that the ledger writes, and one that the API writes itself.
     for statement in [
-        "ALTER TABLE nodes ADD CONSTRAINT planted_nodes CHECK (seq < 1)",
+        "ALTER TABLE commands_live ADD CONSTRAINT planted_live CHECK (seq < 1)",
         "ALTER TABLE api_tokens ADD CONSTRAINT planted_tokens CHECK (identity <> 'bad')",
     ] {
         sqlx::query(statement).execute(&pool).await.unwrap();
@@ -27,7 +27,7 @@ async fn a_a_broken_constraint_is_internal_and_the_log_names_it(pool: PgPool) {
         (
             "commands.run",
             json!({"nodeId": node["id"], "kind": "diag.nvml", "idempotencyKey": "k"}),
-            ["nodes", "planted_nodes"],
+            ["commands_live", "planted_live"],
         ),
         (
             "tokens.create",
