@@ -50,6 +50,16 @@ pub enum Error {
     /// The append answered with another shape than the request has: a defect.
     #[error("the append answered with another shape than it was asked for")]
     Shape,
+    /// A caller's transaction that cannot see what others have committed since it began; it was
+    /// rolled back (SPEC L4).
+    #[error(
+        "commands are queued and cancelled in transactions of READ COMMITTED alone; this one is \
+         {given}"
+    )]
+    Isolation {
+        /// Its isolation level.
+        given: String,
+    },
     /// The ledger is shutting down; nothing happened.
     #[error("the ledger is shutting down")]
     Closed,
@@ -95,6 +105,7 @@ impl Error {
             | Self::Fenced
             | Self::Schema { .. }
             | Self::Shape
+            | Self::Isolation { .. }
             | Self::Closed => false,
         }
     }

@@ -378,6 +378,34 @@ async fn l4_a_callers_transaction_commits_both_or_neither(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l4_a_callers_transaction_that_cannot_see_what_others_commit_is_refused(pool: PgPool) {
+    let default = "ALTER DATABASE current SET default_transaction_isolation = 'repeatable read'";
+    let name: String = sqlx::query_scalar("SELECT quote_ident(current_database())")
+        .fetch_one(&pool)
+        .await
+        .unwrap();
+    let default = default.replace("current", &name);
+    sqlx::raw_sql(sqlx::AssertSqlSafe(default))
+        .execute(&pool)
+        .await
+        .unwrap();
+    // Connections from here on have the default; the append itself does not follow it.
+    let fresh = PgPool::connect_with((*pool.connect_options()).clone())
+        .await
+        .unwrap();
+    let ground = Ground::on(start(&fresh, |_| {})).await;
+    ground.queue("diag.nvml", "api:1").await;
+    let mut transaction = ground.ledger.within(fresh.begin().await.unwrap());
+    let run = ground.run("diag.nvml", "wf:a:1");
+    transaction.enqueue(&ground.actor, run).unwrap();
+    let refused = transaction.commit().await.unwrap_err();
+    assert!(matches!(refused, Error::Isolation { .. }), "{refused:?}");
+    assert!(refused.to_string().contains("repeatable read"), "{refused}");
+    let head = ground.head().await;
+    assert_eq!(head, 3, "registered, opened, queued once");
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l4_an_open_callers_transaction_stalls_no_append_even_on_its_node(pool: PgPool) {
     let ground = Ground::on(start(&pool, |_| {})).await;
     let mut tx = ground.ledger.within(pool.begin().await.unwrap());

@@ -13,7 +13,8 @@ use crate::request::{Item, Request};
 use crate::{Error, Ledger, Outcome, Run};
 
 /// A caller's transaction in which commands are queued and cancelled. Dropped without a commit,
-/// it leaves nothing: neither the caller's rows nor a command nor an event.
+/// it leaves nothing: neither the caller's rows nor a command nor an event. It must be one of READ
+/// COMMITTED, Postgres's default: what it decides on is what others have committed by its end.
 #[derive(Debug)]
 pub struct LedgerTx {
     ledger: Ledger,
@@ -88,6 +89,12 @@ impl LedgerTx {
         if self.items.is_empty() {
             group::commit(self.transaction).await?;
             return Ok(Vec::new());
+        }
+        let given: String = sqlx::query_scalar("SHOW transaction_isolation")
+            .fetch_one(&mut *self.transaction)
+            .await?;
+        if given != "read committed" {
+            return Err(Error::Isolation { given });
         }
         let appended = group::append_within(inner, &mut self.transaction, &self.items).await?;
         let outcomes = appended

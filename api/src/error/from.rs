@@ -83,6 +83,7 @@ impl From<ledger::Error> for Error {
             | ledger::Error::Event(_)
             | ledger::Error::Canonical(_)
             | ledger::Error::Schema { .. }
+            | ledger::Error::Isolation { .. }
             | ledger::Error::Shape => Self::internal(error),
         }
     }

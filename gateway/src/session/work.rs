@@ -163,6 +163,7 @@ fn log(what: &str, node: NodeId, error: &ledger::Error) {
         | ledger::Error::Event(_)
         | ledger::Error::Canonical(_)
         | ledger::Error::Schema { .. }
+        | ledger::Error::Isolation { .. }
         | ledger::Error::Shape => error!(%node, error = source, "{what}"),
     }
 }

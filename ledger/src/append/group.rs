@@ -7,7 +7,7 @@ use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::event::Event;
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::kind::Lane;
-use sqlx::{Acquire as _, PgConnection};
+use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
 use crate::request::{Item, Request};
@@ -63,7 +63,9 @@ pub(super) async fn append(inner: &Inner, items: Vec<Item>) -> Vec<Result<Outcom
 
 async fn append_once(inner: &Inner, items: &[Item]) -> Result<Appended, Error> {
     let mut connection = inner.pool.acquire().await?;
-    let mut transaction = connection.begin().await?;
+    // Whatever the database's default is: what is decided on was committed by others meanwhile.
+    let begin = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    let mut transaction = connection.begin_with(begin).await?;
     let appended = append_within(inner, &mut transaction, items).await?;
     commit(transaction).await?;
     Ok(appended)
