@@ -90,6 +90,9 @@ pub(super) fn issue(
 /// The key of a request that proves possession of it.
 fn read_request(csr_pem: &str) -> Result<(SubjectPublicKeyInfo, Vec<u8>), InvalidRequest> {
     let invalid = |problem| InvalidRequest { problem };
+    if csr_pem.matches("-----BEGIN").count() != 1 {
+        return Err(invalid("must be one PEM block `CERTIFICATE REQUEST`"));
+    }
     let der = CertificateSigningRequestDer::from_pem_slice(csr_pem.as_bytes())
         .map_err(|_| invalid("must be one PEM block `CERTIFICATE REQUEST`"))?;
     let (rest, request) = X509CertificationRequest::from_der(&der)
@@ -216,6 +219,7 @@ mod tests {
                 "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
                 "PKCS #10",
             ),
+            (format!("{good}{good}").as_str(), "one PEM block"),
             (p256.as_str(), "Ed25519"),
             (flipped.as_str(), "signed"),
             (authority.certificate_pem(), "PEM block"),

@@ -145,9 +145,16 @@ pub fn check_bounds(update: &Update) -> Result<(), Refusal> {
     if update
         .result_truncated
         .as_ref()
-        .is_some_and(|cut| cut.sha256.len() != 64)
+        .is_some_and(|cut| !is_lower_hex(&cut.sha256, 64) || cut.bytes > limits::COUNT_MAX)
     {
-        return invalid("resultTruncated", "must name a SHA-256 in hex".to_owned());
+        let max = limits::COUNT_MAX;
+        let problem = format!("must name at most {max} bytes and a SHA-256 in lower-case hex");
+        return invalid("resultTruncated", problem);
     }
     Ok(())
+}
+
+fn is_lower_hex(text: &str, letters: usize) -> bool {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    text.len() == letters && text.bytes().all(is_digit)
 }

@@ -599,6 +599,18 @@ fn d13_what_a_node_says_is_bounded() {
             ..
         })
     ));
+    update.result = None;
+    for (bytes, sha256) in [
+        (crate::limits::COUNT_MAX + 1, "0".repeat(64)),
+        (1, "0".repeat(63)),
+        (1, "A".repeat(64)),
+    ] {
+        let cut = crate::event::Truncated { bytes, sha256 };
+        update.result_truncated = Some(cut);
+        let refused = life.report_update(&update).unwrap_err().to_string();
+        assert!(refused.contains("resultTruncated"), "{refused}");
+    }
+    update.result_truncated = None;
     let long = serde_json::json!("x".repeat(crate::limits::RESULT_BYTES_MAX));
     update.result = canonical::from_json(&long).ok();
     assert!(life.report_update(&update).is_err());
