@@ -5,5 +5,6 @@ mod dispatching;
 mod frames;
 mod joining;
 mod outages;
+mod scenarios;
 mod sessions;
 mod world;

@@ -50,7 +50,7 @@ pub(super) struct World {
     pub(super) gateway: Served,
     pub(super) ledger: Ledger,
     pub(super) tenant: TenantId,
-    tasks: TaskTracker,
+    pub(super) tasks: TaskTracker,
 }
 
 impl World {
