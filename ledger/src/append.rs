@@ -266,7 +266,8 @@ impl Ledger {
     }
 
     /// Records the certificate of a node that has joined. Where a daemon had joined before, the
-    /// destructive commands that waited for it end as `cancelled`, `node-reenrolled`.
+    /// destructive commands that waited for it end as `cancelled`, `node-reenrolled`, and those in
+    /// flight that are not safe to run again as `failed`, `journal-lost`.
     pub async fn certify(
         &self,
         actor: &Actor,

@@ -220,7 +220,9 @@ async fn d8_a_node_that_joins_anew_gets_nothing_destructive_that_was_meant_for_t
 
     let reset = world.run(node, "gpu.reset").await;
     let refresh = world.run(node, "inventory.refresh").await;
+    let started = world.run(node, "node.reboot").await;
     let sent = [
+        daemon.receive_command().await.command_id,
         daemon.receive_command().await.command_id,
         daemon.receive_command().await.command_id,
     ];
@@ -240,11 +242,14 @@ async fn d8_a_node_that_joins_anew_gets_nothing_destructive_that_was_meant_for_t
     assert!(reason.contains("was replaced"), "{reason}");
     let reenrolled = (Outcome::Cancelled, Some("node-reenrolled".to_owned()));
     assert_eq!(end(&world, reboot).await, reenrolled);
-    let mut daemon = Daemon::connect(&world, world.gateway.address, &new).await;
-    daemon.hello.journal_id = JournalId::new(Timestamp::from_micros(9), [9; 10]);
-    daemon.greet().await;
+    // Before any session of the new daemon, whose boot and journal would prove nothing of it.
     let lost = (Outcome::Failed, Some("journal-lost".to_owned()));
     assert_eq!(end(&world, reset).await, lost);
+    assert_eq!(end(&world, started).await, lost);
+    let mut daemon = Daemon::connect(&world, world.gateway.address, &new).await;
+    daemon.hello.journal_id = JournalId::new(Timestamp::from_micros(9), [9; 10]);
+    daemon.hello.boot_id = "another machine".to_owned();
+    daemon.greet().await;
     // What does no harm twice is replayed, and what waited is dispatched.
     assert_eq!(daemon.receive_command().await.command_id, refresh);
     assert_eq!(daemon.receive_command().await.command_id, diagnosis);

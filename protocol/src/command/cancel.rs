@@ -38,10 +38,20 @@ pub fn decide_node_deleted(command: &Command) -> Option<Body> {
         .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-deleted"), None))
 }
 
-/// The end of a destructive command that waited for a node which joined anew: what stands there
-/// now may be another machine. Those in flight end by what the next session proves (SPEC D8); what
-/// does no harm waits on.
+/// The end of a command of a node that joined anew: what stands there now may be another machine,
+/// whose boot and journal prove nothing of the old one. What is destructive and waited is cancelled;
+/// what was in flight and is not safe to run again is lost (SPEC D8); the rest goes on.
 pub fn decide_node_reenrolled(command: &Command) -> Option<Body> {
-    (command.queued.destructive && matches!(command.state, State::Pending { .. }))
-        .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-reenrolled"), None))
+    let queued = &command.queued;
+    match command.state {
+        State::Pending { .. } => queued
+            .destructive
+            .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-reenrolled"), None)),
+        State::Dispatched { .. } | State::Acked { .. } | State::Running { .. } => {
+            let replayable = queued.retry_safe && !queued.self_terminating;
+            (!replayable)
+                .then(|| command.settled(Ending::because(Outcome::Failed, "journal-lost"), None))
+        }
+        State::Settled(_) => None,
+    }
 }
