@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
 pub mod auth;
+mod command_batches;
 pub mod commands;
 mod error;
 mod http;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::auth::Caller;
 use crate::error::{Error, quoted};
 use crate::input::Input;
-use crate::{Api, commands, nodes, tokens};
+use crate::{Api, command_batches, commands, nodes, tokens};
 
 /// The JSON of a result.
 pub(crate) type Answer = Result<Vec<u8>, Error>;
@@ -60,6 +60,13 @@ methods! {
     commands."list"(tenantId, nodeId, state, limit, cursor) Reads commands::list;
     commands."cancel"(tenantId, nodeId, commandId) Writes commands::cancel;
     commands."timeline"(tenantId, nodeId, commandId) Reads commands::timeline;
+    commandBatches."create"(tenantId, reason, scope, idempotencyKey, expiresInSeconds)
+        Writes command_batches::create;
+    commandBatches."get"(tenantId, batchId) Reads command_batches::get;
+    commandBatches."list"(tenantId, limit, cursor) Reads command_batches::list;
+    commandBatches."scope"(tenantId, batchId, limit, cursor) Reads command_batches::scope;
+    commandBatches."approve"(tenantId, batchId, publicKey, signature)
+        Writes command_batches::approve;
     nodes."get"(tenantId, nodeId) Reads nodes::get;
     nodes."list"(tenantId, limit, cursor, includeDeleted) Reads nodes::list;
     nodes."register"(tenantId, name, role, labels) Writes nodes::register;
@@ -149,7 +156,7 @@ mod tests {
             assert_eq!(body["error"]["code"], "NOT_FOUND");
             assert!(told.starts_with(given), "{told}");
             assert!(
-                told.contains("there are commands.cancel, commands.get, "),
+                told.contains("there are commandBatches.approve, "),
                 "{told}"
             );
             assert!(told.ends_with("tokens.revoke"), "{told}");

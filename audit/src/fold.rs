@@ -1,12 +1,13 @@
 //! The folds of the whole log, with what the read tables must hold.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
-use ledger_projections::rows::{CommandRow, LiveRow, NodeRow, SettledRow};
+use ledger_projections::rows::{BatchRow, CommandRow, LiveRow, NodeRow, SettledRow};
+use ledger_protocol::batch::Batch;
 use ledger_protocol::canonical;
 use ledger_protocol::command::Command;
-use ledger_protocol::event::{Body, CommandQueued, Event, Stream};
-use ledger_protocol::id::CommandId;
+use ledger_protocol::event::{BatchCreated, Body, CommandQueued, Event, Stream};
+use ledger_protocol::id::{BatchId, CommandId};
 use ledger_protocol::node::Node;
 use uuid::Uuid;
 
@@ -20,6 +21,7 @@ pub(crate) struct Folds {
     nodes: HashMap<Uuid, Node>,
     specs: HashMap<Uuid, SpecRow>,
     keys: HashMap<(Uuid, String), KeyRow>,
+    batches: HashMap<Uuid, Batch>,
 }
 
 /// A command; one that has ended is kept as its row, which is much smaller.
@@ -37,6 +39,9 @@ pub(crate) struct Expected {
     pub(crate) nodes: HashMap<Uuid, NodeRow>,
     pub(crate) specs: HashMap<Uuid, SpecRow>,
     pub(crate) keys: HashMap<(Uuid, String), KeyRow>,
+    pub(crate) batches: HashMap<Uuid, BatchRow>,
+    /// What the scopes of the batches must be.
+    pub(crate) scopes: BTreeMap<BatchId, BatchCreated>,
 }
 
 impl Folds {
@@ -44,9 +49,12 @@ impl Folds {
     pub(crate) fn apply(&mut self, position: u64, event: &Event) -> Result<(), Error> {
         match event.stream {
             Stream::Command(id) => self.apply_to_command(id, position, event),
-            // A batch has no events yet; the node's fold refuses what is not a node's.
-            Stream::Node(_) | Stream::Batch(_) => {
-                self.apply_to_node(event.stream.uuid(), position, event)
+            Stream::Node(id) => self.apply_to_node(id.uuid(), position, event),
+            Stream::Batch(id) => {
+                let batch = Batch::evolve(self.batches.remove(&id.uuid()), event)
+                    .map_err(|source| Error::Corrupt { position, source })?;
+                self.batches.insert(id.uuid(), batch);
+                Ok(())
             }
         }
     }
@@ -136,6 +144,11 @@ impl Folds {
                     expected.settled.insert(id, row);
                 }
             }
+        }
+        for (id, batch) in self.batches {
+            let row = BatchRow::of(&batch).map_err(failed)?;
+            expected.batches.insert(id, row);
+            expected.scopes.insert(batch.id, batch.created);
         }
         for (id, node) in self.nodes {
             expected

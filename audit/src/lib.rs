@@ -13,6 +13,7 @@ mod limits;
 mod log;
 mod replay;
 mod report;
+mod scopes;
 mod tables;
 #[cfg(test)]
 mod tests;

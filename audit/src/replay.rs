@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ledger_projections::rows::{LiveRow, NodeRow, SettledRow};
+use ledger_projections::rows::{BatchRow, LiveRow, NodeRow, SettledRow};
 use sqlx::{PgConnection, PgPool};
 
 use crate::Error;
@@ -10,6 +10,7 @@ use crate::error::database;
 use crate::fold::Folds;
 use crate::log;
 use crate::report::Report;
+use crate::scopes;
 use crate::tables::{KeyRow, Row, SpecRow};
 
 /// Folds the whole log and compares the result with every row of the read tables. All is read in
@@ -29,6 +30,8 @@ pub async fn replay(pool: &PgPool) -> Result<Report, Error> {
     compare::<SpecRow>(&mut snapshot, expected.specs, &mut report).await?;
     compare::<LiveRow>(&mut snapshot, expected.live, &mut report).await?;
     compare::<SettledRow>(&mut snapshot, expected.settled, &mut report).await?;
+    compare::<BatchRow>(&mut snapshot, expected.batches, &mut report).await?;
+    scopes::compare(&mut snapshot, expected.scopes, &mut report).await?;
     compare::<KeyRow>(&mut snapshot, expected.keys, &mut report).await?;
     database(snapshot.rollback()).await?;
     tracing::info!(

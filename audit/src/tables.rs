@@ -5,9 +5,9 @@
 
 use std::hash::Hash;
 
-use ledger_projections::rows::{LiveRow, NodeRow, SettledRow};
+use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
 use ledger_protocol::event::NodeSpecSet;
-use ledger_protocol::id::{CommandId, NodeId};
+use ledger_protocol::id::{BatchId, CommandId, NodeId};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
@@ -90,8 +90,10 @@ impl Row for LiveRow {
             due_at,
             not_after,
             min_generation,
+            held_by,
             snapshot,
         } = self;
+        let held_by = held_by.map_or("none".to_owned(), |id| BatchId::from_uuid(id).to_string());
         vec![
             ("id", Value::text(CommandId::from_uuid(*id))),
             ("node", Value::text(NodeId::from_uuid(*node))),
@@ -104,6 +106,7 @@ impl Row for LiveRow {
             ("not_after", Value::text(not_after)),
             ("min_generation", Value::text(min_generation)),
             ("snapshot", Value::Packed(snapshot.clone())),
+            ("held_by", Value::Text(held_by)),
         ]
     }
 
@@ -112,7 +115,7 @@ impl Row for LiveRow {
             conn,
             last,
             "id, node, seq, lane, kind, state, in_flight, due_at, not_after, min_generation, \
-             snapshot",
+             held_by, snapshot",
             "commands_live",
             "id",
             id
@@ -208,6 +211,93 @@ impl Row for NodeRow {
             "id",
             id
         )
+    }
+}
+
+impl Row for BatchRow {
+    const TABLE: &'static str = "batches";
+    type Key = Uuid;
+
+    fn key(&self) -> Uuid {
+        self.id
+    }
+
+    fn key_text(&self) -> String {
+        BatchId::from_uuid(self.id).to_string()
+    }
+
+    fn columns(&self) -> Vec<(&'static str, Value)> {
+        let Self {
+            id,
+            tenant,
+            key,
+            approved,
+            snapshot,
+        } = self;
+        vec![
+            ("id", Value::text(BatchId::from_uuid(*id))),
+            (
+                "tenant",
+                Value::text(ledger_protocol::id::TenantId::from_uuid(*tenant)),
+            ),
+            ("key", Value::text(key)),
+            ("approved", Value::text(approved)),
+            ("snapshot", Value::Packed(snapshot.clone())),
+        ]
+    }
+
+    async fn page(conn: &mut PgConnection, last: Option<&Self>) -> Result<Vec<Self>, sqlx::Error> {
+        page_by_id!(
+            conn,
+            last,
+            "id, tenant, key, approved, snapshot",
+            "batches",
+            "id",
+            id
+        )
+    }
+}
+
+impl Row for LeafRow {
+    const TABLE: &'static str = "batch_leaves";
+    type Key = (Uuid, i32);
+
+    fn key(&self) -> (Uuid, i32) {
+        (self.batch, self.place)
+    }
+
+    fn key_text(&self) -> String {
+        format!("{} {}", BatchId::from_uuid(self.batch), self.place)
+    }
+
+    fn columns(&self) -> Vec<(&'static str, Value)> {
+        let Self {
+            batch,
+            place,
+            hash,
+            leaf,
+            path,
+        } = self;
+        vec![
+            ("batch", Value::text(BatchId::from_uuid(*batch))),
+            ("place", Value::text(place)),
+            ("hash", Value::Text(hex::encode(hash))),
+            ("leaf", Value::Packed(leaf.clone())),
+            ("path", Value::Text(hex::encode(path))),
+        ]
+    }
+
+    async fn page(conn: &mut PgConnection, last: Option<&Self>) -> Result<Vec<Self>, sqlx::Error> {
+        sqlx::query_as(
+            "SELECT batch, place, hash, leaf, path FROM batch_leaves WHERE (batch, place) >= ($1, $2)
+             ORDER BY batch, place OFFSET $3 LIMIT $4",
+        )
+        .bind(last.map_or(Uuid::nil(), |last| last.batch))
+        .bind(last.map_or(0, |last| last.place))
+        .bind(i64::from(last.is_some()))
+        .bind(PAGE_ROWS)
+        .fetch_all(conn)
+        .await
     }
 }
 

@@ -1,9 +1,14 @@
 //! Against a real Postgres: an honest ledger, and every way to tamper with it.
 
-use ledger::{Clock, Ledger, Options, Run};
-use ledger_protocol::event::{Actor, NodeCertified, NodeRegistered, NodeSpecSet};
+use ed25519_dalek::SigningKey;
+use ledger::{Clock, Ledger, Options, Propose, Run};
+use ledger_protocol::batch::create::Policy;
+use ledger_protocol::batch::{Batch, Leaf};
+use ledger_protocol::canonical;
+use ledger_protocol::dsse::{PublicKey, Purpose, sign};
+use ledger_protocol::event::{Actor, Approver, NodeCertified, NodeRegistered, NodeSpecSet};
 use ledger_protocol::frame::{Update, UpdateState};
-use ledger_protocol::id::{CommandId, JournalId, NodeId, TenantId};
+use ledger_protocol::id::{BatchId, CommandId, JournalId, NodeId, TenantId};
 use ledger_protocol::kind::{Registry, Role};
 use ledger_protocol::node::OpenSession;
 use ledger_protocol::time::Timestamp;
@@ -15,7 +20,11 @@ use uuid::Uuid;
 
 use crate::tables::{KeyRow, Row, SpecRow};
 use crate::{Error, Report, replay};
-use ledger_projections::rows::{LiveRow, NodeRow, SettledRow};
+use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
+
+fn approver() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
+}
 
 struct World {
     ledger: Ledger,
@@ -26,7 +35,12 @@ struct World {
 impl World {
     fn new(pool: PgPool) -> Self {
         let clock = Clock::manual(Timestamp::from_micros(1_764_490_000_000_000));
-        let options = Options::new(Registry::builtin(), clock);
+        let mut options = Options::new(Registry::builtin(), clock);
+        let approver = Approver {
+            key: PublicKey::of(&approver()),
+            name: "grace".to_owned(),
+        };
+        options.approval = Policy::new(vec![approver], 1).unwrap();
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
         let ledger = Ledger::start(pool, options, &tasks, shutdown).unwrap();
         Self {
@@ -50,7 +64,41 @@ impl World {
             .id
     }
 
-    async fn enqueue(&self, node: NodeId, key: &str, held: bool) -> CommandId {
+    /// A batch that allows one command on the node, with the key of its only approver.
+    async fn propose(&self, node: NodeId, key: &str) -> Batch {
+        let payload = canonical::from_json(&json!({ "sections": ["cpu"] })).unwrap();
+        let propose = Propose {
+            tenant: self.tenant,
+            reason: "a look".to_owned(),
+            scope: vec![
+                Leaf::of(node, "inventory.refresh", &payload),
+                Leaf::of(node, "node.reboot", &[0x80]),
+                Leaf::of(node, "gpu.reset", &[0x80]),
+            ],
+            idempotency_key: key.to_owned(),
+            expires_in_seconds: 600,
+        };
+        let proposed = self.ledger.propose_batch(&self.actor, propose).await;
+        proposed.unwrap().batch
+    }
+
+    async fn approve(&self, batch: &Batch) {
+        let payload = batch.statement().encode().unwrap();
+        let signature = sign(&approver(), Purpose::BatchApproval, &payload).to_vec();
+        let (by, key) = (Actor::api("grace"), PublicKey::of(&approver()));
+        self.ledger
+            .approve_batch(&by, self.tenant, batch.id, key, signature)
+            .await
+            .unwrap();
+        let released = self.ledger.release_approved(&by, Some(batch.id)).await;
+        assert_eq!(released.unwrap().released, 1);
+    }
+
+    async fn enqueue(&self, node: NodeId, key: &str) -> CommandId {
+        self.enqueue_in(node, key, None).await
+    }
+
+    async fn enqueue_in(&self, node: NodeId, key: &str, batch_id: Option<BatchId>) -> CommandId {
         let run = Run {
             tenant: self.tenant,
             node,
@@ -60,8 +108,7 @@ impl World {
             not_after: self.ledger.now().plus_seconds(600),
             not_before: None,
             min_generation: Some(1),
-            batch_id: None,
-            held,
+            batch_id,
         };
         self.ledger
             .enqueue(&self.actor, run)
@@ -124,10 +171,15 @@ impl World {
             .await
             .unwrap();
 
-        self.enqueue(node, "api:held", true).await;
+        let holding = self.propose(node, "api:batch-1").await;
+        self.enqueue_in(node, "api:held", Some(holding.id)).await;
+        let approved = self.propose(node, "api:batch-2").await;
+        self.enqueue_in(node, "api:released", Some(approved.id))
+            .await;
+        self.approve(&approved).await;
         let mut commands = Vec::new();
         for number in 0..6 {
-            commands.push(self.enqueue(node, &format!("api:{number}"), false).await);
+            commands.push(self.enqueue(node, &format!("api:{number}")).await);
         }
         for command in &commands[1..5] {
             ledger.dispatch(actor, node, *command, epoch).await.unwrap();
@@ -155,7 +207,7 @@ impl World {
             .unwrap();
 
         let left = self.node("two").await;
-        self.enqueue(left, "api:0", false).await;
+        self.enqueue(left, "api:0").await;
         ledger.delete_node(actor, self.tenant, left).await.unwrap();
     }
 }
@@ -197,7 +249,7 @@ async fn l7_an_honest_ledger_is_what_its_log_says(pool: PgPool) {
     let report = replay(&pool).await.unwrap();
     assert_eq!(report.differences, []);
     assert!(report.is_clean());
-    assert_eq!((report.commands, report.nodes), (8, 2));
+    assert_eq!((report.commands, report.nodes), (9, 2));
     let head: i64 = sqlx::query_scalar("SELECT max(position) FROM events")
         .fetch_one(&pool)
         .await
@@ -211,7 +263,7 @@ async fn l7_a_replay_reads_one_snapshot_while_appends_go_on(pool: PgPool) {
     let node = world.node("one").await;
     let appends = async {
         for number in 0..200 {
-            world.enqueue(node, &format!("api:{number}"), false).await;
+            world.enqueue(node, &format!("api:{number}")).await;
         }
     };
     let replays = async {
@@ -227,7 +279,7 @@ async fn l7_a_log_of_more_than_one_page_is_folded_whole(pool: PgPool) {
     let world = World::new(pool.clone());
     let node = world.node("one").await;
     for number in 0..(crate::limits::PAGE_ROWS / 3 + 10) {
-        let command = world.enqueue(node, &format!("api:{number}"), false).await;
+        let command = world.enqueue(node, &format!("api:{number}")).await;
         world
             .ledger
             .cancel(&world.actor, world.tenant, node, command)
@@ -469,7 +521,7 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
     sql(
         &pool,
         "UPDATE events SET body = (SELECT body FROM saved AS other
-         WHERE other.position = 12 - events.position + 1) WHERE position IN (6, 7)",
+         WHERE other.position = 25 - events.position) WHERE position IN (12, 13)",
     )
     .await;
     assert!(replay(&pool).await.is_err(), "two events swapped");
@@ -496,6 +548,8 @@ async fn l7_every_column_of_every_table_is_compared(pool: PgPool) {
         named(&LiveRow::page(&mut conn, None).await.unwrap()[0]),
         named(&SettledRow::page(&mut conn, None).await.unwrap()[0]),
         named(&KeyRow::page(&mut conn, None).await.unwrap()[0]),
+        named(&BatchRow::page(&mut conn, None).await.unwrap()[0]),
+        named(&LeafRow::page(&mut conn, None).await.unwrap()[0]),
     ];
     for (table, columns) in tables {
         let found: Vec<String> = sqlx::query_scalar(
@@ -522,4 +576,51 @@ fn l7_a_report_is_bounded_and_counts_on() {
         crate::limits::DIFFERENCES_MAX as u64 + 5
     );
     assert!(report.differences[0].expected.ends_with("… (1000 bytes)"));
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p3_a_scope_that_was_tampered_with_is_found(pool: PgPool) {
+    World::new(pool.clone()).live_a_little().await;
+    assert!(replay(&pool).await.unwrap().is_clean());
+    sql(&pool, "CREATE TABLE saved AS SELECT * FROM batch_leaves").await;
+    let first = "(batch, place) = (SELECT batch, place FROM saved ORDER BY batch, place LIMIT 1)";
+    for (change, column) in [
+        (
+            format!("UPDATE batch_leaves SET leaf = leaf || 'x' WHERE {first}"),
+            "(scope)",
+        ),
+        (format!("DELETE FROM batch_leaves WHERE {first}"), "(scope)"),
+        (
+            "DELETE FROM batch_leaves WHERE batch = (SELECT batch FROM saved LIMIT 1)".to_owned(),
+            "(scope)",
+        ),
+        (
+            format!("UPDATE batch_leaves SET hash = 'x' WHERE {first}"),
+            "hash",
+        ),
+        (
+            format!("UPDATE batch_leaves SET path = '' WHERE {first}"),
+            "path",
+        ),
+        (
+            format!("UPDATE batch_leaves SET place = 7 WHERE {first}"),
+            "(scope)",
+        ),
+        (
+            "INSERT INTO batch_leaves SELECT gen_random_uuid(), place, hash, leaf, path
+             FROM saved LIMIT 1"
+                .to_owned(),
+            "(row)",
+        ),
+    ] {
+        sql(&pool, &change).await;
+        let report = replay(&pool).await.unwrap();
+        let found = places(&report);
+        assert_eq!(found, [("batch_leaves", column)], "{change}");
+        sql(&pool, "DELETE FROM batch_leaves").await;
+        sql(&pool, "INSERT INTO batch_leaves SELECT * FROM saved").await;
+    }
+    sql(&pool, "UPDATE batches SET approved = NOT approved").await;
+    let report = replay(&pool).await.unwrap();
+    assert_eq!(places(&report), [("batches", "approved")]);
 }

@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, api, audit, bench, gateway, migrate, node, serve, sweeper, tenant, token, up, watch,
+    agent, api, audit, batch, bench, gateway, migrate, node, serve, sweeper, tenant, token, up,
+    watch,
 };
 use crate::exit::Failure;
 use crate::output::Output;
@@ -46,6 +47,7 @@ enum Command {
     Tenant(tenant::Options),
     Token(token::Options),
     Node(node::Options),
+    Batch(batch::Options),
     Api(api::Options),
     Watch(watch::Options),
     Audit(audit::Options),
@@ -63,6 +65,7 @@ impl Command {
             | Self::Tenant(_)
             | Self::Token(_)
             | Self::Node(_)
+            | Self::Batch(_)
             | Self::Api(_)
             | Self::Watch(_)
             | Self::Audit(_)
@@ -86,6 +89,7 @@ impl Arguments {
             Command::Tenant(options) => tenant::run(options, output).await,
             Command::Token(options) => token::run(options, output).await,
             Command::Node(options) => node::run(options, output).await,
+            Command::Batch(options) => batch::run(options, output).await,
             Command::Api(options) => api::run(options, output).await,
             Command::Watch(options) => watch::run(options, output).await,
             Command::Audit(options) => audit::run(options, output).await,
@@ -168,6 +172,8 @@ mod tests {
             "api commands.run --json - --api u --token t",
             "watch --nats n --json --count 1 --for 3s --from 1",
             "node list --tenant tenant_01h455vb4pex5vsknk084sn02q --json --api u --token t",
+            "batch approve --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q --batch batch_01h455vb4pex5vsknk084sn02q --key f",
+            "serve --postgres p --approvers f",
             "audit replay --postgres p --json",
             "audit check --postgres p --json",
             "--log-format json --log-level debug audit replay --postgres p",
@@ -194,6 +200,7 @@ mod tests {
             "watch --nats n --count 0",
             "watch --nats n --for soon",
             "watch --nats n --node cmd_01h455vb4pex5vsknk084sn02q",
+            "batch propose --reason r --idempotency-key k --tenant tenant_01h455vb4pex5vsknk084sn02q --api u --token t",
             "node get node_1 --tenant tenant_01h455vb4pex5vsknk084sn02q --api u --token t",
             "token create --tenant tenant_01h455vb4pex5vsknk084sn02q --identity i --postgres p",
             "serve --postgres p --listen 7070",

@@ -8,6 +8,12 @@ pub(crate) const API_CONNECT_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) const API_ANSWER_WITHIN: Duration = Duration::from_mins(1);
 /// The largest answer that is read: a full page of the largest commands is below 30 MiB.
 pub(crate) const API_ANSWER_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The largest list of approvers that is read.
+pub(crate) const APPROVERS_FILE_BYTES_MAX: u64 = 64 * 1024;
+/// The largest key file that is read.
+pub(crate) const KEY_FILE_BYTES_MAX: u64 = 16 * 1024;
+/// The largest file of a batch's commands that is read, with their payloads.
+pub(crate) const SCOPE_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// The largest input that `api --json` reads; the service refuses bodies above 1 MiB.
 pub(crate) const API_INPUT_BYTES_MAX: u64 = 1024 * 1024;
 

@@ -1,6 +1,7 @@
 //! The binary `command-ledger`: command line, telemetry, lifecycle, wiring. What the parts do is in
 //! their own crates.
 
+mod approvers;
 mod args;
 mod client;
 mod commands;

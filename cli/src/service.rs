@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use ledger::{Clock, Ledger};
 use ledger_gateway::{CertificateAuthority, Gateway};
+use ledger_protocol::batch::create::Policy;
 use ledger_protocol::kind::Registry;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -26,11 +27,17 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Connects as the service and starts the append.
-    pub(crate) async fn start(url: &Secret, connections_max: u32) -> Result<Self, Failure> {
+    /// Connects as the service and starts the append; whoever proposes no batches has no policy
+    /// for them.
+    pub(crate) async fn start(
+        url: &Secret,
+        connections_max: u32,
+        approval: Policy,
+    ) -> Result<Self, Failure> {
         let pool = postgres::connect(url, connections_max).await?;
         let phase = Phase::new("the ledger");
-        let options = ledger::Options::new(Registry::builtin(), Clock::system());
+        let mut options = ledger::Options::new(Registry::builtin(), Clock::system());
+        options.approval = approval;
         let ledger = Ledger::start(pool, options, phase.tasks(), phase.token())?;
         let random = hex::encode(ledger.new_id_random());
         let holder = format!("{}-{random}", host_name());

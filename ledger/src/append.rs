@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use ledger_protocol::batch::create::Policy;
 use ledger_protocol::command::Command;
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::event::{Actor, NodeCertified, NodeRegistered, NodeSpecSet};
@@ -19,10 +20,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::limits::{GROUP_BYTES_MAX, GROUP_REQUESTS_MAX, QUEUE_REQUESTS_MAX};
 use crate::payload::Schemas;
-use crate::request::{Item, Request};
+use crate::request::{Item, NodeItem, Request};
 use crate::wake::Tail;
 use crate::{Clock, Committed, Error, Fence, LedgerTx, Opened, Outcome, Queued, Run, clock};
 
+mod batch;
 mod decide;
 pub(crate) mod group;
 mod world;
@@ -36,6 +38,8 @@ pub struct Options {
     pub clock: Clock,
     /// Most pending commands of one node and lane (SPEC K4).
     pub pending_per_lane_max: u32,
+    /// Who may approve batches, and how many must (SPEC P3).
+    pub approval: Policy,
 }
 
 impl Options {
@@ -45,6 +49,7 @@ impl Options {
             registry,
             clock,
             pending_per_lane_max: PENDING_PER_LANE_MAX,
+            approval: Policy::default(),
         }
     }
 }
@@ -138,13 +143,13 @@ impl Ledger {
     /// Queues a command, or finds the one that its key has (SPEC A1, A2).
     pub async fn enqueue(&self, actor: &Actor, run: Run) -> Result<Queued, Error> {
         let item = self.enqueue_item(actor, run)?;
-        match self.submit(item).await? {
+        match self.submit_on_node(item).await? {
             Outcome::Queued(queued) => Ok(*queued),
-            Outcome::Command(_) | Outcome::Node(_) | Outcome::Opened(_) => Err(Error::Shape),
+            _ => Err(Error::Shape),
         }
     }
 
-    pub(crate) fn enqueue_item(&self, actor: &Actor, run: Run) -> Result<Item, Error> {
+    pub(crate) fn enqueue_item(&self, actor: &Actor, run: Run) -> Result<NodeItem, Error> {
         let kind = self
             .registry()
             .get(&run.kind)
@@ -163,10 +168,9 @@ impl Ledger {
             not_before: run.not_before,
             min_generation: run.min_generation,
             batch_id: run.batch_id,
-            held: run.held,
         };
         let request = Request::Enqueue(Box::new(enqueue));
-        Ok(Item {
+        Ok(NodeItem {
             actor: actor.clone(),
             node: run.node,
             fence: None,
@@ -311,7 +315,7 @@ impl Ledger {
     ) -> Result<Opened, Error> {
         let request = Request::OpenSession { open, entries };
         match self
-            .submit(Item {
+            .submit_on_node(NodeItem {
                 actor: actor.clone(),
                 node,
                 fence: None,
@@ -320,7 +324,7 @@ impl Ledger {
             .await?
         {
             Outcome::Opened(opened) => Ok(*opened),
-            Outcome::Queued(_) | Outcome::Command(_) | Outcome::Node(_) => Err(Error::Shape),
+            _ => Err(Error::Shape),
         }
     }
 
@@ -347,7 +351,7 @@ impl Ledger {
         request: Request,
     ) -> Result<Command, Error> {
         match self
-            .submit(Item {
+            .submit_on_node(NodeItem {
                 actor: actor.clone(),
                 node,
                 fence,
@@ -356,13 +360,13 @@ impl Ledger {
             .await?
         {
             Outcome::Command(command) => Ok(*command),
-            Outcome::Queued(_) | Outcome::Node(_) | Outcome::Opened(_) => Err(Error::Shape),
+            _ => Err(Error::Shape),
         }
     }
 
     async fn node(&self, actor: &Actor, node: NodeId, request: Request) -> Result<Node, Error> {
         match self
-            .submit(Item {
+            .submit_on_node(NodeItem {
                 actor: actor.clone(),
                 node,
                 fence: None,
@@ -371,11 +375,15 @@ impl Ledger {
             .await?
         {
             Outcome::Node(node) => Ok(*node),
-            Outcome::Queued(_) | Outcome::Command(_) | Outcome::Opened(_) => Err(Error::Shape),
+            _ => Err(Error::Shape),
         }
     }
 
-    async fn submit(&self, item: Item) -> Result<Outcome, Error> {
+    async fn submit_on_node(&self, item: NodeItem) -> Result<Outcome, Error> {
+        self.submit(Item::Node(item)).await
+    }
+
+    pub(crate) async fn submit(&self, item: Item) -> Result<Outcome, Error> {
         let (reply, answer) = oneshot::channel();
         self.queue
             .try_send(Waiting { item, reply })

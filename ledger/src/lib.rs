@@ -9,9 +9,10 @@
 //! touches, in order of id, loads what it needs, decides each request in memory
 //! (`append/decide.rs`), writes the rows, then takes the head for its shortest time; after the
 //! commit the callers get their answers and `wake.rs` tells the tail's readers. The locks, in
-//! order: node rows by id, lease rows, the head.
+//! order: lease rows, node rows by id, keys of batches, batches by id, the head.
 
 mod append;
+mod batches;
 mod clock;
 mod connect;
 mod error;
@@ -25,10 +26,11 @@ mod transaction;
 mod wake;
 
 pub use append::{Ledger, Options};
+pub use batches::Released;
 pub use clock::Clock;
 pub use connect::{connect, maintain};
 pub use error::Error;
 pub use lease::Fence;
-pub use request::{Opened, Outcome, Queued, Run};
+pub use request::{Opened, Outcome, Propose, Proposed, Queued, Run};
 pub use transaction::LedgerTx;
 pub use wake::{Committed, Notice};

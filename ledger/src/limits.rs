@@ -8,6 +8,10 @@ pub const QUEUE_REQUESTS_MAX: usize = 8_192;
 pub const GROUP_REQUESTS_MAX: usize = 512;
 /// Most bytes of payloads, results and specs in one group.
 pub const GROUP_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Commands of one look for what approved batches still hold.
+pub const RELEASES_PAGE_ROWS: u32 = 500;
+/// Releases that are appended at once; they share commits.
+pub const RELEASES_AT_ONCE: usize = 256;
 /// Most notices of commits that wait for the tail's task; what does not fit is read from the log.
 pub const TAIL_COMMITS_MAX: usize = 1_024;
 /// Most commits that a slow subscriber may lag behind before it is told so.

@@ -1,7 +1,10 @@
 //! What callers hand to the append, and what they get.
 
+use ledger_protocol::batch::create::Create;
+use ledger_protocol::batch::{Batch, Leaf};
 use ledger_protocol::command::Command;
 use ledger_protocol::command::enqueue::Enqueue;
+use ledger_protocol::dsse::PublicKey;
 use ledger_protocol::event::{Actor, NodeCertified, NodeRegistered, NodeSpecSet};
 use ledger_protocol::frame::{JournalEntry, Update};
 use ledger_protocol::id::{BatchId, CommandId, NodeId, TenantId};
@@ -29,10 +32,32 @@ pub struct Run {
     pub not_before: Option<Timestamp>,
     /// Desired-state generation that the node must have applied.
     pub min_generation: Option<u64>,
-    /// Its batch.
+    /// Its batch, which holds it until it is approved.
     pub batch_id: Option<BatchId>,
-    /// It waits for its batch's approval.
-    pub held: bool,
+}
+
+/// A batch to propose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Propose {
+    /// Whose it will be.
+    pub tenant: TenantId,
+    /// Why.
+    pub reason: String,
+    /// What it allows.
+    pub scope: Vec<Leaf>,
+    /// Key in the ledger, unique.
+    pub idempotency_key: String,
+    /// How long it may be approved, and its commands queued, in seconds.
+    pub expires_in_seconds: u32,
+}
+
+/// The answer to [`Propose`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Proposed {
+    /// The batch, as it stands now.
+    pub batch: Batch,
+    /// It was proposed before, under the same key.
+    pub replayed: bool,
 }
 
 /// The answer to [`Run`].
@@ -64,6 +89,10 @@ pub enum Outcome {
     Node(Box<Node>),
     /// A session was opened.
     Opened(Box<Opened>),
+    /// A batch was proposed, now or before.
+    Proposed(Box<Proposed>),
+    /// A batch was approved, or stays as it was.
+    Batch(Box<Batch>),
 }
 
 /// One thing to decide; the node's lock guards all that it touches.
@@ -117,16 +146,63 @@ pub(crate) enum Request {
     },
 }
 
-/// A request with who asks, about which node, under which fence.
+/// A request about a node, with who asks, under which fence.
 #[derive(Debug, Clone)]
-pub(crate) struct Item {
+pub(crate) struct NodeItem {
     pub(crate) actor: Actor,
     pub(crate) node: NodeId,
     pub(crate) fence: Option<Fence>,
     pub(crate) request: Request,
 }
 
+/// One thing to decide about a batch, whose lock guards it.
+#[derive(Debug, Clone)]
+pub(crate) enum BatchRequest {
+    Create(Box<Create>),
+    Approve {
+        tenant: TenantId,
+        batch: BatchId,
+        key: PublicKey,
+        signature: Vec<u8>,
+    },
+}
+
+/// A request about a batch, with who asks.
+#[derive(Debug, Clone)]
+pub(crate) struct BatchItem {
+    pub(crate) actor: Actor,
+    pub(crate) request: BatchRequest,
+}
+
+/// What waits for the append.
+#[derive(Debug, Clone)]
+pub(crate) enum Item {
+    Node(NodeItem),
+    Batch(BatchItem),
+}
+
 impl Item {
+    /// The request about a node, if it is one.
+    pub(crate) fn of_node(&self) -> Option<&NodeItem> {
+        match self {
+            Self::Node(item) => Some(item),
+            Self::Batch(_) => None,
+        }
+    }
+
+    /// Rough size of what the request brings, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Node(item) => item.bytes(),
+            Self::Batch(item) => match &item.request {
+                BatchRequest::Create(create) => create.scope.bytes(),
+                BatchRequest::Approve { .. } => 0,
+            },
+        }
+    }
+}
+
+impl NodeItem {
     /// The command that the request is about, when it names one.
     pub(crate) fn command(&self) -> Option<CommandId> {
         match &self.request {
@@ -154,8 +230,7 @@ impl Item {
         )
     }
 
-    /// Rough size of what the request brings, in bytes.
-    pub(crate) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         match &self.request {
             Request::Enqueue(enqueue) => enqueue.payload.len(),
             Request::Report { update, .. } => update.result.as_ref().map_or(0, Vec::len),

@@ -21,6 +21,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::{Clock, Error, Ledger, Options, Run, lease};
 
+mod batches;
+
 const NOW: Timestamp = Timestamp::from_micros(1_764_490_000_000_000);
 
 /// A ledger with a standing clock, and one connected node.
@@ -94,7 +96,6 @@ impl Ground {
             not_before: None,
             min_generation: None,
             batch_id: None,
-            held: false,
         }
     }
 
@@ -667,14 +668,15 @@ async fn k4_a_lane_has_a_limit_and_the_others_do_not_feel_it(pool: PgPool) {
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn d3_what_is_due_goes_in_seq_order_within_credits(pool: PgPool) {
-    let ground = Ground::on(start(&pool, |_| {})).await;
+    let ground = Ground::on(start(&pool, batches::with_approvers)).await;
     for index in 0..12 {
         ground.queue("diag.nvml", &format!("api:c{index}")).await;
         ground.queue("logs.collect", &format!("api:b{index}")).await;
     }
     let mut held = ground.run("diag.nvml", "api:held");
-    held.held = true;
-    ground.ledger.enqueue(&ground.actor, held).await.unwrap();
+    held.batch_id = Some(batches::proposed(&ground, "diag.nvml").await.id);
+    let held = ground.ledger.enqueue(&ground.actor, held).await.unwrap();
+    assert_eq!(held.command.state_name().as_str(), "pending");
     let mut conn = pool.acquire().await.unwrap();
     let mut due = async || commands::due(&mut conn, &[ground.node], NOW).await.unwrap();
     let first = due().await;

@@ -9,7 +9,7 @@ use ledger_protocol::id::{CommandId, NodeId, TenantId};
 use sqlx::{PgConnection, Postgres, Transaction};
 
 use crate::append::group;
-use crate::request::{Item, Request};
+use crate::request::{Item, NodeItem, Request};
 use crate::{Error, Ledger, Outcome, Run};
 
 /// A caller's transaction in which commands are queued and cancelled. Dropped without a commit,
@@ -44,7 +44,7 @@ impl LedgerTx {
             return Err(Error::Shape);
         };
         let id = enqueue.id;
-        self.push(item)?;
+        self.push(Item::Node(item))?;
         Ok(id)
     }
 
@@ -57,12 +57,12 @@ impl LedgerTx {
         command: CommandId,
     ) -> Result<(), Error> {
         let request = Request::Cancel { tenant, command };
-        self.push(Item {
+        self.push(Item::Node(NodeItem {
             actor: actor.clone(),
             node,
             fence: None,
             request,
-        })
+        }))
     }
 
     fn push(&mut self, item: Item) -> Result<(), Error> {

@@ -101,6 +101,20 @@ pub(crate) fn data(event: &Event, position: u64, cancelled_in: Option<StateName>
             json!({ "epoch": b.epoch, "generation": b.generation }),
         ),
         Body::NodeDeleted(_) => (node(event), json!({})),
+        Body::BatchCreated(b) => (
+            batch(event),
+            json!({
+                "reason": b.reason,
+                "leafCount": b.leaf_count,
+                "quorum": b.quorum,
+                "root": event.body.to_json()["root"],
+                "expiresAt": b.expires_at.to_string(),
+            }),
+        ),
+        Body::BatchApproved(b) => (
+            batch(event),
+            json!({ "approver": b.approver, "key": b.key.to_string() }),
+        ),
     };
     let mut data = fields(about);
     // A field that says nothing is left out, as everywhere in the API.
@@ -116,6 +130,10 @@ pub(crate) fn data(event: &Event, position: u64, cancelled_in: Option<StateName>
 
 fn node(event: &Event) -> Value {
     json!({ "nodeId": event.node_id() })
+}
+
+fn batch(event: &Event) -> Value {
+    json!({ "batchId": event.stream })
 }
 
 fn fields(value: Value) -> Map<String, Value> {

@@ -31,6 +31,8 @@ const NAMES: &[(&str, &str)] = &[
     ("node.spec-set", "node.spec-set"),
     ("node.generation-applied", "node.generation-applied"),
     ("node.deleted", "node.deleted"),
+    ("batch.created", "batch.created"),
+    ("batch.approved", "batch.approved"),
 ];
 
 /// The bare name of an event: its `ce-type`, and the subject of its copy.
@@ -54,10 +56,11 @@ pub(crate) fn subject(event: &Event) -> String {
 
 /// The stream's patterns: each name with tenant and node. Those of a batch have no node.
 pub(crate) fn patterns() -> Vec<String> {
-    let names = NAMES.iter().map(|(_, bare)| format!("{bare}.*.*"));
-    names
-        .chain(["batch.created.*".to_owned(), "batch.approved.*".to_owned()])
-        .collect()
+    let names = NAMES.iter().map(|(_, bare)| {
+        let node = if bare.starts_with("batch.") { "" } else { ".*" };
+        format!("{bare}.*{node}")
+    });
+    names.collect()
 }
 
 /// All nodes' wakes.
@@ -94,6 +97,7 @@ mod tests {
 
     #[test]
     fn n_every_event_type_has_a_name_and_a_pattern() {
+        assert!(patterns().contains(&"batch.created.*".to_owned()));
         let known: Vec<_> = NAMES.iter().map(|(own, _)| *own).collect();
         assert_eq!(known, Body::TYPES, "a new event type needs a line in NAMES");
         assert!(patterns().contains(&"command.settled.*.*".to_owned()));

@@ -29,6 +29,7 @@ pub(crate) fn queued(key: &str) -> Event {
     let queued = CommandQueued {
         attested: false,
         batch_id: None,
+        batch_inclusion: None,
         bundle_key: None,
         destructive: false,
         held: false,

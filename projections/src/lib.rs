@@ -4,6 +4,7 @@
 //! transaction as they are, so a reader sees what was appended as soon as the caller does
 //! (SPEC L8), and `audit replay` can compare row with fold.
 
+pub mod batches;
 pub mod commands;
 mod error;
 pub mod join_tokens;

@@ -104,6 +104,25 @@ pub async fn list(
     rows.into_iter().map(NodeRow::node).collect()
 }
 
+/// One of these nodes that the tenant does not have, or has no more; none when it has them all.
+pub async fn not_in_tenant(
+    conn: &mut PgConnection,
+    tenant: TenantId,
+    nodes: &[NodeId],
+) -> Result<Option<NodeId>, Error> {
+    let ids: Vec<Uuid> = nodes.iter().map(|node| node.uuid()).collect();
+    let missing: Option<Uuid> = sqlx::query_scalar(
+        "SELECT * FROM unnest($1::uuid[])
+         EXCEPT SELECT id FROM nodes WHERE id = ANY($1) AND tenant = $2 AND NOT deleted
+         ORDER BY 1 LIMIT 1",
+    )
+    .bind(ids)
+    .bind(tenant.uuid())
+    .fetch_optional(conn)
+    .await?;
+    Ok(missing.map(NodeId::from_uuid))
+}
+
 /// The node's newest desired state.
 pub async fn spec(conn: &mut PgConnection, id: NodeId) -> Result<Option<NodeSpecSet>, Error> {
     let row: Option<(i64, Vec<u8>)> =

@@ -1,8 +1,10 @@
 //! How a fold becomes a row; the append writes these rows and the replay compares them.
 
+use ledger_protocol::batch::Batch;
+use ledger_protocol::batch::create::Proved;
 use ledger_protocol::canonical;
 use ledger_protocol::command::{Command, State};
-use ledger_protocol::id::NodeId;
+use ledger_protocol::id::{BatchId, NodeId};
 use ledger_protocol::node::Node;
 use uuid::Uuid;
 
@@ -50,6 +52,8 @@ pub struct LiveRow {
     pub not_after: i64,
     /// Generation that it asks for; 0 for none.
     pub min_generation: i64,
+    /// The batch that holds it.
+    pub held_by: Option<Uuid>,
     /// The fold.
     pub snapshot: Vec<u8>,
 }
@@ -93,6 +97,7 @@ impl CommandRow {
                 snapshot,
             }));
         }
+        let held = matches!(command.state, State::Pending { held: true, .. });
         let due_at = match command.state {
             State::Pending { held: true, .. } => i64::MAX,
             State::Pending {
@@ -118,8 +123,65 @@ impl CommandRow {
             due_at,
             not_after: queued.not_after.as_micros(),
             min_generation: bigint(queued.min_generation.unwrap_or(0)),
+            held_by: queued.batch_id.filter(|_| held).map(BatchId::uuid),
             snapshot,
         }))
+    }
+}
+
+/// A row of `batches`.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct BatchRow {
+    /// The batch.
+    pub id: Uuid,
+    /// Whose it is.
+    pub tenant: Uuid,
+    /// Its idempotency key.
+    pub key: String,
+    /// Whether its quorum was reached.
+    pub approved: bool,
+    /// The fold.
+    pub snapshot: Vec<u8>,
+}
+
+impl BatchRow {
+    /// The row of this batch.
+    pub fn of(batch: &Batch) -> Result<Self, Error> {
+        Ok(Self {
+            id: batch.id.uuid(),
+            tenant: batch.tenant.uuid(),
+            key: batch.created.idempotency_key.clone(),
+            approved: batch.approved_at.is_some(),
+            snapshot: canonical::encode(batch).map_err(Error::Encode)?,
+        })
+    }
+}
+
+/// A row of `batch_leaves`.
+#[derive(Debug, Clone, PartialEq, Eq, sqlx::FromRow)]
+pub struct LeafRow {
+    /// The batch.
+    pub batch: Uuid,
+    /// The leaf's place in the scope, from 0.
+    pub place: i32,
+    /// Its hash.
+    pub hash: Vec<u8>,
+    /// Its bytes.
+    pub leaf: Vec<u8>,
+    /// The hashes from its sibling upwards.
+    pub path: Vec<u8>,
+}
+
+impl LeafRow {
+    /// The row of a leaf of this batch.
+    pub fn of(batch: BatchId, proved: Proved) -> Self {
+        Self {
+            batch: batch.uuid(),
+            place: i32::try_from(proved.inclusion.index).unwrap_or(i32::MAX),
+            hash: proved.hash.to_vec(),
+            leaf: proved.leaf,
+            path: proved.inclusion.path,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::Error;
-use crate::rows::{CommandRow, LiveRow, NodeRow, SettledRow, bigint};
+use crate::rows::{BatchRow, CommandRow, LeafRow, LiveRow, NodeRow, SettledRow, bigint};
 
 /// What one append changes, each row once.
 #[derive(Debug, Default)]
@@ -28,6 +28,12 @@ pub struct Changes {
     pub settled_new: Vec<SettledRow>,
     /// Ended commands that changed.
     pub settled_changed: Vec<SettledRow>,
+    /// Batches that are new.
+    pub batches_new: Vec<BatchRow>,
+    /// Batches that changed.
+    pub batches_changed: Vec<BatchRow>,
+    /// Leaves of new batches.
+    pub leaves: Vec<LeafRow>,
 }
 
 impl Changes {
@@ -54,7 +60,10 @@ impl Changes {
         upsert_specs(conn, self.specs).await?;
         queue(conn, self.keys, self.live_new).await?;
         advance(conn, self.live_changed, self.live_ended, self.settled_new).await?;
-        update_settled(conn, self.settled_changed).await
+        update_settled(conn, self.settled_changed).await?;
+        insert_batches(conn, self.batches_new).await?;
+        insert_leaves(conn, self.leaves).await?;
+        update_batches(conn, self.batches_changed).await
     }
 }
 
@@ -156,13 +165,14 @@ async fn queue(
         sqlx::query(
             "WITH keyed AS (
              INSERT INTO command_keys (node, key, command)
-             SELECT * FROM unnest($12::uuid[], $13::text[], $14::uuid[])
+             SELECT * FROM unnest($13::uuid[], $14::text[], $15::uuid[])
          )
          INSERT INTO commands_live
              (id, node, seq, lane, kind, state, in_flight, due_at, not_after, min_generation,
-              snapshot)
+              held_by, snapshot)
          SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::text[], $5::text[],
-             $6::text[], $7::boolean[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bytea[])"
+             $6::text[], $7::boolean[], $8::bigint[], $9::bigint[], $10::bigint[], $11::uuid[],
+             $12::bytea[])"
         ),
         &live,
         id,
@@ -175,6 +185,7 @@ async fn queue(
         due_at,
         not_after,
         min_generation,
+        held_by,
         snapshot
     );
     query
@@ -202,21 +213,23 @@ async fn advance(
             "WITH changed AS (
              UPDATE commands_live AS c
              SET state = new.state, in_flight = new.in_flight, due_at = new.due_at,
-                 snapshot = new.snapshot
-             FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[], $5::bytea[])
-                 AS new (id, state, in_flight, due_at, snapshot)
+                 held_by = new.held_by, snapshot = new.snapshot
+             FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[], $5::uuid[],
+                     $6::bytea[])
+                 AS new (id, state, in_flight, due_at, held_by, snapshot)
              WHERE c.id = new.id
          ), ended AS (
-             DELETE FROM commands_live WHERE id = ANY($6)
+             DELETE FROM commands_live WHERE id = ANY($7)
          )
          INSERT INTO commands_settled (id, node, seq, state, snapshot)
-         SELECT * FROM unnest($7::uuid[], $8::uuid[], $9::bigint[], $10::text[], $11::bytea[])"
+         SELECT * FROM unnest($8::uuid[], $9::uuid[], $10::bigint[], $11::text[], $12::bytea[])"
         ),
         &changed,
         id,
         state,
         in_flight,
         due_at,
+        held_by,
         snapshot
     );
     let query = query.bind(ended);
@@ -237,6 +250,68 @@ async fn update_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Resul
         ),
         &rows,
         id,
+        snapshot
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn insert_batches(conn: &mut PgConnection, rows: Vec<BatchRow>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    columns!(
+        sqlx::query(
+            "INSERT INTO batches (id, tenant, key, approved, snapshot)
+             SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::boolean[], $5::bytea[])"
+        ),
+        &rows,
+        id,
+        tenant,
+        key,
+        approved,
+        snapshot
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn insert_leaves(conn: &mut PgConnection, rows: Vec<LeafRow>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    columns!(
+        sqlx::query(
+            "INSERT INTO batch_leaves (batch, place, hash, leaf, path)
+             SELECT * FROM unnest($1::uuid[], $2::integer[], $3::bytea[], $4::bytea[], $5::bytea[])"
+        ),
+        &rows,
+        batch,
+        place,
+        hash,
+        leaf,
+        path
+    )
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+async fn update_batches(conn: &mut PgConnection, rows: Vec<BatchRow>) -> Result<(), Error> {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    columns!(
+        sqlx::query(
+            "UPDATE batches AS b SET approved = new.approved, snapshot = new.snapshot
+             FROM unnest($1::uuid[], $2::boolean[], $3::bytea[]) AS new (id, approved, snapshot)
+             WHERE b.id = new.id"
+        ),
+        &rows,
+        id,
+        approved,
         snapshot
     )
     .execute(conn)

@@ -332,7 +332,9 @@ impl Command {
                 | Body::NodeCertified(_)
                 | Body::NodeSpecSet(_)
                 | Body::NodeGenerationApplied(_)
-                | Body::NodeDeleted(_),
+                | Body::NodeDeleted(_)
+                | Body::BatchCreated(_)
+                | Body::BatchApproved(_),
                 State::Pending { .. }
                 | State::Dispatched { .. }
                 | State::Acked { .. }
@@ -367,7 +369,9 @@ impl Command {
             | Body::NodeCertified(_)
             | Body::NodeSpecSet(_)
             | Body::NodeGenerationApplied(_)
-            | Body::NodeDeleted(_) => None,
+            | Body::NodeDeleted(_)
+            | Body::BatchCreated(_)
+            | Body::BatchApproved(_) => None,
         };
         let own = (self.queued.node_id, &self.queued.kind, self.queued.seq);
         let same = named.is_none_or(|named| named == own)

@@ -15,9 +15,11 @@ use crate::id::{BatchId, CommandId, EventId, NodeId, TenantId};
 use crate::limits::EVENT_BYTES_MAX;
 use crate::time::Timestamp;
 
+mod batch;
 mod command;
 mod node;
 
+pub use batch::*;
 pub use command::*;
 pub use node::*;
 
@@ -277,6 +279,10 @@ bodies! {
     NodeGenerationApplied(NodeGenerationApplied) = "node.generation-applied", 1;
     /// A node left the fleet.
     NodeDeleted(NodeDeleted) = "node.deleted", 1;
+    /// A batch of destructive commands was proposed.
+    BatchCreated(BatchCreated) = "batch.created", 1;
+    /// An approver has signed a batch.
+    BatchApproved(BatchApproved) = "batch.approved", 1;
 }
 
 impl Event {
@@ -321,6 +327,7 @@ impl Event {
                 Stream::Node(node) => Some(node),
                 Stream::Command(_) | Stream::Batch(_) => None,
             },
+            Body::BatchCreated(_) | Body::BatchApproved(_) => None,
         }
     }
 

@@ -176,7 +176,7 @@ pub struct Update {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        with = "crate::bytes::optional"
+        with = "crate::bytes::opaque::optional"
     )]
     pub node_sig: Option<Vec<u8>>,
     /// Why: a refusal code, or the kind's own reason.

@@ -1,4 +1,4 @@
-//! What must hold of any log, checked from the log alone (SPEC L1, S1–S4, K3, D2, D3, T1, T2).
+//! What must hold of any log, checked from the log alone (SPEC L1, S1–S4, K3, D2, D3, T1, T2, P3).
 //!
 //! A [`Checker`] is fed the events in the order of their positions and says what is wrong with
 //! each. It keeps a fold of its own, much smaller than [`crate::command::Command::evolve`] and
@@ -12,17 +12,19 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::event::{Body, Event, Outcome, Stream};
-use crate::id::{CommandId, NodeId};
+use crate::id::{BatchId, CommandId, NodeId};
 use crate::kind::{Lane, Registry};
 use crate::limits::{SWEEP_SECONDS, UNREGISTERED_TIMEOUT_SECONDS};
 use crate::time::Timestamp;
 
+mod batch;
 mod command;
 mod dispatch;
 mod node;
 #[cfg(test)]
 mod tests;
 
+use batch::TrackedBatch;
 use command::Tracked;
 use node::TrackedNode;
 
@@ -90,6 +92,42 @@ pub enum Rule {
     /// A node's word needs a command that was sent to it (SPEC S1).
     #[error("S1: the node reports on a command that was never dispatched")]
     NeverDispatched,
+    /// A command belongs to a batch that there is, of its tenant (SPEC P3).
+    #[error("P3: the batch that it names is not there")]
+    UnknownBatch,
+    /// A command of a batch carries the proof that the batch allows it (SPEC P3).
+    #[error("P3: nothing proves that the batch allows it")]
+    OutsideBatch,
+    /// Nothing is approved or queued after a batch has expired (SPEC P3).
+    #[error("P3: after the batch expired at {at}")]
+    BatchExpired {
+        /// When.
+        at: Timestamp,
+    },
+    /// A batch holds its commands until enough have approved, and not longer (SPEC P3).
+    #[error("P3: queued as held: {held}; its batch has {given} approvals of {quorum}")]
+    WronglyHeld {
+        /// How it was queued.
+        held: bool,
+        /// Approvals by then.
+        given: usize,
+        /// Approvals that are needed.
+        quorum: u32,
+    },
+    /// Nothing is released before enough have approved (SPEC P3).
+    #[error("P3: released with {given} approvals of {quorum}")]
+    ReleasedEarly {
+        /// Approvals by then.
+        given: usize,
+        /// Approvals that are needed.
+        quorum: u32,
+    },
+    /// An approval is signed by one of the batch's approvers (SPEC P3).
+    #[error("P3: no signature of an approver of the batch")]
+    NotSigned,
+    /// A key and a person count once, and who proposed the batch never does (SPEC P3).
+    #[error("P3: approved by the proposer, or twice by one key or person")]
+    NotDistinct,
     /// What waits for its batch is not dispatched (SPEC P3).
     #[error("P3: dispatched while its batch held it")]
     DispatchedHeld,
@@ -186,6 +224,7 @@ pub struct Checker {
     versions: BTreeMap<Stream, u64>,
     nodes: BTreeMap<NodeId, TrackedNode>,
     commands: BTreeMap<CommandId, Tracked>,
+    batches: BTreeMap<BatchId, TrackedBatch>,
     found: Vec<Violation>,
 }
 
@@ -199,6 +238,7 @@ impl Checker {
             versions: BTreeMap::new(),
             nodes: BTreeMap::new(),
             commands: BTreeMap::new(),
+            batches: BTreeMap::new(),
             found: Vec::new(),
         }
     }
@@ -220,7 +260,7 @@ impl Checker {
         match event.stream {
             Stream::Command(id) => self.command_event(id, event),
             Stream::Node(id) => self.node_event(id, event),
-            Stream::Batch(_) => {}
+            Stream::Batch(id) => self.batch_event(id, event),
         }
         std::mem::take(&mut self.found)
     }
@@ -359,7 +399,9 @@ fn carried_by(body: &Body) -> Option<u64> {
         | Body::NodeCertified(_)
         | Body::NodeSpecSet(_)
         | Body::NodeGenerationApplied(_)
-        | Body::NodeDeleted(_) => None,
+        | Body::NodeDeleted(_)
+        | Body::BatchCreated(_)
+        | Body::BatchApproved(_) => None,
     }
 }
 

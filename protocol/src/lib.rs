@@ -4,16 +4,19 @@
 //! Nothing here awaits, opens, connects, asks the time or draws a random number; the manifest has
 //! no crate that could. So the same code runs in the service, in the replay and on every node.
 
+pub mod batch;
 pub mod bytes;
 pub mod canonical;
 pub mod command;
 pub mod daemon;
+pub mod dsse;
 pub mod event;
 pub mod frame;
 pub mod id;
 pub mod invariants;
 pub mod kind;
 pub mod limits;
+pub mod merkle;
 pub mod node;
 pub mod refusal;
 pub mod session;

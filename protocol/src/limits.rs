@@ -52,6 +52,18 @@ pub const PENDING_PER_LANE_MAX: u32 = 1_000;
 pub const BUSY_BACKOFF_SECONDS_MIN: u32 = 1;
 /// Longest backoff after `BUSY`, in seconds (SPEC D4).
 pub const BUSY_BACKOFF_SECONDS_MAX: u32 = 30;
+/// Most leaves of a batch's scope (SPEC P3).
+pub const SCOPE_LEAVES_MAX: usize = 10_000;
+/// Most people who may approve batches; with longer names they still fit one event.
+pub const APPROVERS_MAX: usize = 64;
+/// Longest reason of a batch, in characters.
+pub const BATCH_REASON_CHARS_MAX: usize = 1_000;
+/// Shortest time in which a batch may be approved, in seconds.
+pub const BATCH_EXPIRES_SECONDS_MIN: u32 = 60;
+/// Longest time in which a batch may be approved, in seconds.
+pub const BATCH_EXPIRES_SECONDS_MAX: u32 = 7 * 86_400;
+/// Time in which a batch may be approved when the caller names none, in seconds.
+pub const BATCH_EXPIRES_SECONDS_DEFAULT: u32 = 86_400;
 /// Time between two sweeps, in seconds (SPEC T2).
 pub const SWEEP_SECONDS: u32 = 5;
 

@@ -224,7 +224,9 @@ impl Node {
             | Body::CommandRunning(_)
             | Body::CommandCancelRequested(_)
             | Body::CommandSettled(_)
-            | Body::CommandLateResult(_) => {
+            | Body::CommandLateResult(_)
+            | Body::BatchCreated(_)
+            | Body::BatchApproved(_) => {
                 return Err(Corrupt::Transition {
                     stream: event.stream,
                     event: event.body.type_name(),

@@ -2,7 +2,7 @@
 //! against it and, where there is one, what would work.
 
 use crate::command::StateName;
-use crate::id::{CommandId, NodeId};
+use crate::id::{BatchId, CommandId, NodeId};
 use crate::kind::Lane;
 use crate::limits;
 use crate::time::Timestamp;
@@ -86,6 +86,60 @@ pub enum Refusal {
         field: &'static str,
         /// The command that has the key.
         command: CommandId,
+    },
+    /// No such batch, or not in the tenant's view (SPEC A6).
+    #[error("batch {0} not found")]
+    UnknownBatch(BatchId),
+    /// The key is taken by a batch that differs (SPEC P3).
+    #[error("idempotencyKey was used before with another {field}")]
+    BatchKeyConflict {
+        /// The first field that differs.
+        field: &'static str,
+        /// The batch that has the key.
+        batch: BatchId,
+    },
+    /// The batch's time has passed (SPEC P3).
+    #[error("batch {batch} expired at {at}")]
+    BatchExpired {
+        /// The batch.
+        batch: BatchId,
+        /// When.
+        at: Timestamp,
+    },
+    /// The batch does not allow the command (SPEC P4).
+    #[error("batch {batch} does not allow {kind} with this payload on {subject}")]
+    OutsideBatch {
+        /// The batch.
+        batch: BatchId,
+        /// The command's kind.
+        kind: String,
+        /// What it would act on.
+        subject: String,
+    },
+    /// Too few have approved the batch (SPEC P3).
+    #[error("batch {batch} has {given} of the {quorum} approvals that it needs")]
+    BatchNotApproved {
+        /// The batch.
+        batch: BatchId,
+        /// Approvals so far.
+        given: usize,
+        /// Approvals that it needs.
+        quorum: u32,
+    },
+    /// There were no approvers when the batch was proposed (SPEC P3).
+    #[error("batch {0} is recorded for audit only; there were no approvers when it was proposed")]
+    BatchRecordedOnly(BatchId),
+    /// Who proposed a batch does not approve it (SPEC P3).
+    #[error("batch {batch} was proposed by you; who proposes a batch does not approve it")]
+    ApprovedByCreator {
+        /// The batch.
+        batch: BatchId,
+    },
+    /// One person's approval counts once (SPEC P3).
+    #[error("batch {batch} was approved by you before, with another key; one person counts once")]
+    ApprovedBySamePerson {
+        /// The batch.
+        batch: BatchId,
     },
     /// The lane of the node is full (SPEC K4).
     #[error("node has {limit} pending commands in lane {lane}, the most it may have")]

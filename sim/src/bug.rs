@@ -41,6 +41,8 @@ bugs! {
     BackoffIgnored;
     /// A held command is dispatched.
     HoldIgnored;
+    /// What a batch holds is released without its approval.
+    QuorumIgnored;
     /// The ledger does not look at generations.
     GenerationIgnored;
     /// A cancel ends a command in flight at once.

@@ -1,10 +1,11 @@
 //! Those who use the ledger: operators, modules, approvals.
 
+use ledger_protocol::batch::Leaf;
 use ledger_protocol::canonical;
 use ledger_protocol::command::State;
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::event::NodeCertified;
-use ledger_protocol::id::CommandId;
+use ledger_protocol::id::{BatchId, CommandId};
 use ledger_protocol::kind::Role;
 use ledger_protocol::refusal::Refusal;
 use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
@@ -59,7 +60,11 @@ impl World {
             }
             25..=27 => {
                 if let Some(id) = self.some_live() {
-                    // Most are not held, which is refused.
+                    // Most are not held, which is refused. Some are let go without their approval.
+                    if !self.chance.one_in(4) {
+                        let grace = ledger_protocol::event::Actor::api("grace");
+                        _ = self.ledger.approve(&grace, id, at);
+                    }
                     if self.ledger.release(&api, id, at).is_ok() {
                         self.tally.released += 1;
                     }
@@ -156,7 +161,7 @@ impl World {
             json!({})
         };
         let [.., a, b] = self.ids.to_be_bytes();
-        let enqueue = Enqueue {
+        let mut enqueue = Enqueue {
             id: CommandId::new(at, [0, 0, 0, 0, 0, 0, 0, 0, a, b]),
             tenant: self.ledger.tenant,
             node,
@@ -167,9 +172,15 @@ impl World {
             not_before,
             min_generation,
             batch_id: None,
-            held,
         };
         let api = ledger_protocol::event::Actor::api("ada");
+        if held {
+            let batch = BatchId::new(at, [0, 0, 0, 0, 0, 0, 0, 0, a, b]);
+            let leaf = Leaf::of(node, name, &enqueue.payload);
+            enqueue.batch_id = Some(batch);
+            let proposed = self.ledger.propose(&api, batch, leaf, at);
+            self.expect(proposed);
+        }
         match self.ledger.enqueue(&api, &enqueue, at) {
             Ok((id, _)) => {
                 self.say(|| format!("queue {id} of {name} for node {n}"));

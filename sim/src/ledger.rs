@@ -3,13 +3,17 @@
 
 use std::collections::BTreeMap;
 
+use ed25519_dalek::SigningKey;
+use ledger_protocol::batch::create::{Create, Policy, Scope};
+use ledger_protocol::batch::{Batch, Leaf, Place, approve};
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::command::{Command, State, cancel, dispatch, expire, rejoin, release, report};
-use ledger_protocol::event::{Actor, Body, Event, Stream};
+use ledger_protocol::dsse::{PublicKey, Purpose, sign};
+use ledger_protocol::event::{Actor, Approver, Body, Event, Stream};
 use ledger_protocol::frame::{JournalEntry, Update};
-use ledger_protocol::id::{CommandId, EventId, NodeId, TenantId};
+use ledger_protocol::id::{BatchId, CommandId, EventId, NodeId, TenantId};
 use ledger_protocol::invariants::Checker;
-use ledger_protocol::kind::Lane;
+use ledger_protocol::kind::{Lane, Registry};
 use ledger_protocol::limits::{PENDING_PER_LANE_MAX, lane_credits};
 use ledger_protocol::node::{Node, OpenSession};
 use ledger_protocol::refusal::Refusal;
@@ -29,6 +33,7 @@ pub(crate) struct Ledger {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) commands: BTreeMap<CommandId, Command>,
     pub(crate) keys: BTreeMap<(NodeId, String), CommandId>,
+    batches: BTreeMap<BatchId, (Batch, Scope)>,
     pub(crate) checker: Checker,
     pub(crate) pending_max: u32,
     pub(crate) tenant: TenantId,
@@ -47,6 +52,7 @@ impl Ledger {
             nodes: BTreeMap::new(),
             commands: BTreeMap::new(),
             keys: BTreeMap::new(),
+            batches: BTreeMap::new(),
             checker: Checker::new(LOOK_MICROS),
             pending_max: PENDING_PER_LANE_MAX,
             tenant,
@@ -70,30 +76,36 @@ impl Ledger {
     /// Appends what was decided.
     fn append(&mut self, actor: &Actor, at: Timestamp, decisions: Vec<Decision>) {
         for (stream, body) in decisions {
-            let version = match stream {
-                Stream::Command(id) => self.commands.get(&id).map_or(0, |known| known.version),
-                Stream::Node(id) => self.nodes.get(&id).map_or(0, |known| known.version),
-                Stream::Batch(_) => 0,
-            };
-            self.position += 1;
-            let position = self.position;
-            let mut random = [0; 10];
-            random[2..].copy_from_slice(&position.to_be_bytes());
-            let event = Event {
-                id: EventId::new(at, random),
-                stream,
-                version: version + 1,
-                at,
-                actor: actor.clone(),
-                tenant: self.tenant,
-                body,
-            };
-            let violations = self.checker.observe(position, &event);
-            let violations = violations.iter().map(ToString::to_string);
-            self.wrong.extend(violations);
+            let event = self.next_event(actor, at, stream, body);
             self.fold(&event);
             self.log.push(event);
         }
+    }
+
+    /// The next event of the log, which the checker has seen.
+    fn next_event(&mut self, actor: &Actor, at: Timestamp, stream: Stream, body: Body) -> Event {
+        let version = match stream {
+            Stream::Command(id) => self.commands.get(&id).map_or(0, |known| known.version),
+            Stream::Node(id) => self.nodes.get(&id).map_or(0, |known| known.version),
+            Stream::Batch(id) => self.batches.get(&id).map_or(0, |known| known.0.version),
+        };
+        self.position += 1;
+        let position = self.position;
+        let mut random = [0; 10];
+        random[2..].copy_from_slice(&position.to_be_bytes());
+        let event = Event {
+            id: EventId::new(at, random),
+            stream,
+            version: version + 1,
+            at,
+            actor: actor.clone(),
+            tenant: self.tenant,
+            body,
+        };
+        let violations = self.checker.observe(position, &event);
+        let violations = violations.iter().map(ToString::to_string);
+        self.wrong.extend(violations);
+        event
     }
 
     /// Folds the event by the protocol's rules, and compares with the checker's own fold.
@@ -111,6 +123,14 @@ impl Ledger {
                     }
                     self.commands.insert(id, command);
                 }
+                Err(error) => corrupt = Some(error),
+            }
+        }
+        if let Stream::Batch(id) = event.stream
+            && let Some((before, scope)) = self.batches.remove(&id)
+        {
+            match Batch::evolve(Some(before), event) {
+                Ok(batch) => _ = self.batches.insert(id, (batch, scope)),
                 Err(error) => corrupt = Some(error),
             }
         }
@@ -179,7 +199,8 @@ impl Ledger {
         let pending = self.commands.values().filter(waits).count();
         let pending = u32::try_from(pending).unwrap_or(u32::MAX);
         let node = self.node(enqueue.node)?;
-        let body = enqueue.decide(node, pending, self.pending_max, now)?;
+        let place = self.place(enqueue, now)?;
+        let body = enqueue.decide(node, place, pending, self.pending_max, now)?;
         self.on_command(enqueue.id, actor, now, vec![body]);
         Ok((enqueue.id, false))
     }
@@ -209,9 +230,76 @@ impl Ledger {
         id: CommandId,
         now: Timestamp,
     ) -> Result<(), Refusal> {
-        let body = release::decide(self.command(id)?, now)?;
+        let batch = self.command(id)?.queued.batch_id;
+        let batch = batch.and_then(|id| self.batches.get(&id));
+        let mut batch = batch.ok_or(Refusal::NotHeld)?.0.clone();
+        if self.has(Bug::QuorumIgnored) {
+            batch.approved_at = Some(now);
+        }
+        let body = release::decide(self.command(id)?, &batch, now)?;
         self.on_command(id, actor, now, vec![body]);
         Ok(())
+    }
+
+    /// A batch that allows one command and needs one approval.
+    pub(crate) fn propose(
+        &mut self,
+        actor: &Actor,
+        id: BatchId,
+        leaf: Leaf,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let approver = Approver {
+            key: PublicKey::of(&approver()),
+            name: "grace".to_owned(),
+        };
+        let scope = Scope::new(vec![leaf], &Registry::builtin())?;
+        let create = Create {
+            id,
+            tenant: self.tenant,
+            reason: "because".to_owned(),
+            scope: scope.clone(),
+            idempotency_key: id.to_string(),
+            expires_in_seconds: 600,
+        };
+        let body = create.decide(&Policy::new(vec![approver], 1)?, now)?;
+        let event = self.next_event(actor, now, Stream::Batch(id), body);
+        match Batch::evolve(None, &event) {
+            Ok(batch) => _ = self.batches.insert(id, (batch, scope)),
+            Err(error) => self.wrong.push(format!("L7: {error}")),
+        }
+        self.log.push(event);
+        Ok(())
+    }
+
+    /// The approver's word on the batch that holds a command.
+    pub(crate) fn approve(
+        &mut self,
+        actor: &Actor,
+        command: CommandId,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let batch = self.command(command)?.queued.batch_id;
+        let batch = batch.and_then(|id| self.batches.get(&id));
+        let (batch, _) = batch.ok_or(Refusal::NotHeld)?;
+        let payload = batch.statement().encode().unwrap_or_default();
+        let signature = sign(&approver(), Purpose::BatchApproval, &payload);
+        let key = PublicKey::of(&approver());
+        let id = batch.id;
+        if let Some(body) = approve::decide(batch, actor, &key, &signature, now)? {
+            self.append(actor, now, vec![(Stream::Batch(id), body)]);
+        }
+        Ok(())
+    }
+
+    fn place(&self, enqueue: &Enqueue, now: Timestamp) -> Result<Option<Place>, Refusal> {
+        let Some(id) = enqueue.batch_id else {
+            return Ok(None);
+        };
+        let (batch, scope) = self.batches.get(&id).ok_or(Refusal::UnknownBatch(id))?;
+        let leaf = Leaf::of(enqueue.node, &enqueue.kind.name, &enqueue.payload);
+        let proved = scope.proved().next().map(|proved| proved.inclusion);
+        batch.admit(&leaf, proved.as_ref(), now).map(Some)
     }
 
     /// `seen` is the command as the look had it.
@@ -439,6 +527,11 @@ impl Ledger {
         }
         due
     }
+}
+
+/// The key of the one approver.
+fn approver() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
 }
 
 /// Makes any epoch look like the newest.

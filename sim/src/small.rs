@@ -137,7 +137,6 @@ impl Small {
                 not_before: None,
                 min_generation: None,
                 batch_id: None,
-                held: false,
             };
             if let Err(refusal) = ledger.enqueue(&api, &enqueue, NOW) {
                 ledger.wrong.push(refusal.to_string());

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain, database};
 use crate::limits;
-use crate::sweep::Sweeper;
+use crate::sweep::{Sweeper, Swept};
 
 /// Name of the sweeper's lease.
 const LEASE: &str = "sweeper";
@@ -102,8 +102,14 @@ async fn sweep(ledger: &Ledger, fence: &Fence, pace: Pace) {
         match sweeper.sweep(ledger, fence).await {
             Ok(swept) => {
                 failed = false;
-                if swept.ended > 0 {
-                    tracing::info!(ended = swept.ended, overtaken = swept.overtaken, "swept");
+                if swept.ended > 0 || swept.released > 0 {
+                    let Swept {
+                        released,
+                        ended,
+                        overtaken,
+                        ..
+                    } = swept;
+                    tracing::info!(released, ended, overtaken, "swept");
                 }
             }
             Err(Error::Fenced) => return,

@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use futures_util::{StreamExt as _, stream};
 use ledger::{Fence, Ledger};
+use ledger_protocol::event::Actor;
 use ledger_protocol::id::CommandId;
 
 use crate::error::{Error, chain};
@@ -15,6 +16,8 @@ use crate::overdue::{self, Candidate, Cursor};
 pub(crate) struct Swept {
     /// Commands that it ended.
     pub(crate) ended: u64,
+    /// Commands of approved batches that it let go, because nobody else had.
+    pub(crate) released: u64,
     /// Commands that changed before it could: somebody else's word was first.
     pub(crate) overtaken: u64,
     /// Commands that could not be ended.
@@ -28,6 +31,8 @@ pub(crate) struct Swept {
 pub(crate) struct Sweeper {
     /// Commands that the last sweep could not end, which it has told of.
     poisoned: HashSet<CommandId>,
+    /// How many approved commands the last sweep could not release, which it has told of.
+    unreleased: u64,
 }
 
 enum End {
@@ -37,12 +42,13 @@ enum End {
 }
 
 impl Sweeper {
-    /// Ends every command whose time has passed. A command that cannot be ended, for whatever
+    /// Lets go what approved batches still hold, and ends every command whose time has passed. A command that cannot be ended, for whatever
     /// reason, is told of once and passed over; only the loss of the lease ends a sweep early, or a
     /// database that cannot even be asked.
     pub(crate) async fn sweep(&mut self, ledger: &Ledger, fence: &Fence) -> Result<Swept, Error> {
         let now = ledger.now();
         let mut swept = Swept::default();
+        self.release(ledger, &mut swept).await?;
         let mut poisoned = HashSet::new();
         let mut cursor = Some(Cursor::START);
         while let Some(after) = cursor {
@@ -75,6 +81,28 @@ impl Sweeper {
         }
         self.poisoned = poisoned;
         Ok(swept)
+    }
+}
+
+impl Sweeper {
+    async fn release(&mut self, ledger: &Ledger, swept: &mut Swept) -> Result<(), Error> {
+        let (released, failed) = match ledger.release_approved(&Actor::sweeper(), None).await {
+            Ok(done) => (done.released, done.failed),
+            Err(ledger::Error::Closed) => return Err(ledger::Error::Closed.into()),
+            Err(error) => {
+                tracing::warn!(
+                    error = chain(&error),
+                    "what was approved cannot be looked for"
+                );
+                return Ok(());
+            }
+        };
+        swept.released = released;
+        if failed > self.unreleased {
+            tracing::error!(commands = failed, "approved commands cannot be released");
+        }
+        self.unreleased = failed;
+        Ok(())
     }
 }
 

@@ -2,13 +2,17 @@
 
 use std::time::Duration;
 
-use ledger::{Clock, Fence, Ledger, Options, Run, lease};
+use ed25519_dalek::SigningKey;
+use ledger::{Clock, Fence, Ledger, Options, Propose, Run, lease};
 use ledger_projections::commands;
+use ledger_protocol::batch::create::Policy;
+use ledger_protocol::batch::{Batch, Leaf};
 use ledger_protocol::canonical;
 use ledger_protocol::command::{Command, State};
-use ledger_protocol::event::{Actor, NodeRegistered};
+use ledger_protocol::dsse::{PublicKey, Purpose, sign};
+use ledger_protocol::event::{Actor, Approver, NodeRegistered};
 use ledger_protocol::frame::{Update, UpdateState};
-use ledger_protocol::id::{CommandId, JournalId, NodeId, TenantId};
+use ledger_protocol::id::{BatchId, CommandId, JournalId, NodeId, TenantId};
 use ledger_protocol::kind::{Registry, Role};
 use ledger_protocol::node::OpenSession;
 use ledger_protocol::time::Timestamp;
@@ -30,6 +34,10 @@ const WAIT_SECONDS: u32 = 600;
 /// Timeout of `inventory.refresh`, in seconds.
 const TIMEOUT_SECONDS: u32 = 300;
 
+fn approver() -> SigningKey {
+    SigningKey::from_bytes(&[7; 32])
+}
+
 struct World {
     ledger: Ledger,
     clock: Clock,
@@ -49,7 +57,12 @@ impl World {
     async fn with(pool: PgPool, registry: Registry) -> Self {
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
         let clock = Clock::manual(START);
-        let options = Options::new(registry, clock.clone());
+        let mut options = Options::new(registry, clock.clone());
+        let approver = Approver {
+            key: PublicKey::of(&approver()),
+            name: "grace".to_owned(),
+        };
+        options.approval = Policy::new(vec![approver], 1).unwrap();
         let ledger = Ledger::start(pool, options, &tasks, shutdown.clone()).unwrap();
         let (tenant, actor) = (TenantId::from_uuid(Uuid::from_u128(7)), Actor::gateway("g"));
         let registered = NodeRegistered {
@@ -90,10 +103,34 @@ impl World {
     }
 
     async fn enqueue(&self, key: &str) -> CommandId {
-        self.enqueue_as(key, "inventory.refresh", false).await
+        self.enqueue_as(key, "inventory.refresh", None).await
     }
 
-    async fn enqueue_as(&self, key: &str, kind: &str, held: bool) -> CommandId {
+    /// A batch that allows `inventory.refresh` on the node, once it is approved.
+    async fn propose(&self) -> Batch {
+        let propose = Propose {
+            tenant: self.tenant,
+            reason: "a look".to_owned(),
+            scope: vec![Leaf::of(self.node, "inventory.refresh", &[0x80])],
+            idempotency_key: "api:batch".to_owned(),
+            expires_in_seconds: 10 * WAIT_SECONDS,
+        };
+        let proposed = self.ledger.propose_batch(&self.actor, propose).await;
+        proposed.unwrap().batch
+    }
+
+    /// The approval of one who dies before the commands are released.
+    async fn approve(&self, batch: &Batch) {
+        let payload = batch.statement().encode().unwrap();
+        let signature = sign(&approver(), Purpose::BatchApproval, &payload).to_vec();
+        let (by, key) = (Actor::api("grace"), PublicKey::of(&approver()));
+        self.ledger
+            .approve_batch(&by, self.tenant, batch.id, key, signature)
+            .await
+            .unwrap();
+    }
+
+    async fn enqueue_as(&self, key: &str, kind: &str, batch_id: Option<BatchId>) -> CommandId {
         let run = Run {
             tenant: self.tenant,
             node: self.node,
@@ -103,8 +140,7 @@ impl World {
             not_after: self.ledger.now().plus_seconds(WAIT_SECONDS),
             not_before: None,
             min_generation: None,
-            batch_id: None,
-            held,
+            batch_id,
         };
         self.ledger
             .enqueue(&self.actor, run)
@@ -230,9 +266,40 @@ async fn t2_a_command_in_flight_fails_after_its_timeout_and_says_how_far_it_came
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p3_what_was_approved_and_not_released_is_released_by_the_next_sweep(pool: PgPool) {
+    let world = World::new(pool.clone()).await;
+    let batch = world.propose().await;
+    let id = Some(batch.id);
+    let mut held = Vec::new();
+    for number in 0..3 {
+        let key = format!("api:{number}");
+        held.push(world.enqueue_as(&key, "inventory.refresh", id).await);
+    }
+    assert_eq!(world.sweep().await, swept(0));
+    world.approve(&batch).await;
+    // A row that cannot be read does not hold up the others.
+    sqlx::query("UPDATE commands_live SET snapshot = '\\x00' WHERE id = $1")
+        .bind(held[0].uuid())
+        .execute(&pool)
+        .await
+        .unwrap();
+    let released = Swept {
+        released: 2,
+        ..Swept::default()
+    };
+    assert_eq!(world.sweep().await, released);
+    let mut conn = pool.acquire().await.unwrap();
+    let due = commands::due(&mut conn, &[world.node], world.ledger.now()).await;
+    let due: Vec<_> = due.unwrap().into_iter().map(|command| command.id).collect();
+    assert_eq!(due, held[1..]);
+    assert_eq!(world.sweep().await, swept(0));
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn t3_a_held_command_expires_too(pool: PgPool) {
     let world = World::new(pool).await;
-    let command = world.enqueue_as("api:1", "inventory.refresh", true).await;
+    let batch = Some(world.propose().await.id);
+    let command = world.enqueue_as("api:1", "inventory.refresh", batch).await;
     world.clock.advance_seconds(WAIT_SECONDS + 1);
     assert_eq!(world.sweep().await, swept(1));
     assert_eq!(world.end_of(command).await.0, "expired");
@@ -245,9 +312,7 @@ async fn k2_a_kind_that_is_no_longer_registered_has_15_minutes(pool: PgPool) {
     (own.name, own.timeout_seconds) = ("module.probe".into(), 5);
     registry.register(own).unwrap();
     let world = World::with(pool.clone(), registry).await;
-    let command = world
-        .enqueue_as("acceptance:1", "module.probe", false)
-        .await;
+    let command = world.enqueue_as("acceptance:1", "module.probe", None).await;
     world.dispatch(command).await;
 
     // A process that does not know the kind any more.
@@ -314,6 +379,7 @@ async fn t2_a_poisoned_row_is_told_of_once_and_stops_nobody(pool: PgPool) {
     assert_eq!(
         first,
         Swept {
+            released: 0,
             ended: 2,
             overtaken: 0,
             failed: 2,
@@ -329,6 +395,7 @@ async fn t2_a_poisoned_row_is_told_of_once_and_stops_nobody(pool: PgPool) {
     assert_eq!(
         second,
         Swept {
+            released: 0,
             ended: 1,
             overtaken: 0,
             failed: 2,
@@ -352,7 +419,7 @@ async fn t2_a_sweep_goes_through_every_page(pool: PgPool) {
             let world = &world;
             async move {
                 world
-                    .enqueue_as(&format!("api:{lane}:{number}"), kind, false)
+                    .enqueue_as(&format!("api:{lane}:{number}"), kind, None)
                     .await
             }
         });

@@ -151,7 +151,6 @@ async fn s4_every_command_of_a_fleet_that_keeps_dying_ends_once_with_at_most_one
             not_before: None,
             min_generation: None,
             batch_id: None,
-            held: false,
         };
         let (tenant, at) = (run.tenant, run.node);
         let queued = ledger.enqueue(&actor, run).await.unwrap().command;

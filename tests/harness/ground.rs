@@ -118,7 +118,6 @@ impl Ground {
             not_before: None,
             min_generation: None,
             batch_id: None,
-            held: false,
         }
     }
 

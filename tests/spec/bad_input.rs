@@ -24,6 +24,10 @@ const TENANT: Field = ("tenantId", "\"TENANT\"");
 const NODE: Field = ("nodeId", "\"NODE\"");
 const COMMAND: Field = ("commandId", "\"COMMAND\"");
 const LIMIT: Field = ("limit?", "7");
+const BATCH: Field = ("batchId", "\"batch_01h455vb4pex5vsknk084sn02q\"");
+const SCOPE: &str = r#"[{"subject":"NODE","kind":"node.reboot"}]"#;
+const SIGNATURE: &str =
+    "\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==\"";
 const GRANTS: &str = r#"[{"permission":"compute:nodes:read","resource":"*"}]"#;
 
 const METHODS: &[(&str, &[Field])] = &[
@@ -37,6 +41,41 @@ const METHODS: &[(&str, &[Field])] = &[
             ("payload?", "{}"),
             ("notAfterSeconds?", "10"),
             ("batchId?", "\"batch_01h455vb4pex5vsknk084sn02q\""),
+        ],
+    ),
+    (
+        "commandBatches.create",
+        &[
+            TENANT,
+            ("reason", "\"because\""),
+            ("scope", SCOPE),
+            ("idempotencyKey", "\"key\""),
+            ("expiresInSeconds?", "60"),
+        ],
+    ),
+    ("commandBatches.get", &[TENANT, BATCH]),
+    (
+        "commandBatches.list",
+        &[
+            TENANT,
+            LIMIT,
+            ("cursor?", "\"batch_01h455vb4pex5vsknk084sn02q\""),
+        ],
+    ),
+    (
+        "commandBatches.scope",
+        &[TENANT, BATCH, LIMIT, ("cursor?", "1")],
+    ),
+    (
+        "commandBatches.approve",
+        &[
+            TENANT,
+            BATCH,
+            (
+                "publicKey",
+                "\"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"",
+            ),
+            ("signature", SIGNATURE),
         ],
     ),
     ("commands.get", &[TENANT, NODE, COMMAND]),

@@ -2,6 +2,7 @@
 
 mod bad_frames;
 mod bad_input;
+mod batches;
 mod callers_transaction;
 mod defects;
 mod hang_ups;

@@ -36,9 +36,6 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
         .require_node(&api, Permission::NodesExec, node, Some(&kind))
         .await?;
     check_kind(&api, &kind)?;
-    if let Some(batch) = batch {
-        return Err(Error::not_found(format!("batch {batch}")));
-    }
     let run = Run {
         tenant,
         node,
@@ -48,8 +45,7 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
         not_after: api.ledger().now().plus_seconds(wait),
         not_before: None,
         min_generation: None,
-        batch_id: None,
-        held: false,
+        batch_id: batch,
     };
     let queued = api.ledger().enqueue(&caller.actor, run).await?;
     let mut view = CommandView::of(&queued.command)?;

@@ -96,7 +96,9 @@ fn body(body: &Body) -> Value {
         | Body::NodeCertified(_)
         | Body::NodeSpecSet(_)
         | Body::NodeGenerationApplied(_)
-        | Body::NodeDeleted(_) => {}
+        | Body::NodeDeleted(_)
+        | Body::BatchCreated(_)
+        | Body::BatchApproved(_) => {}
     }
     json
 }

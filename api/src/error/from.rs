@@ -114,13 +114,22 @@ impl From<Refusal> for Error {
     fn from(refusal: Refusal) -> Self {
         let message = refusal.to_string();
         match refusal {
-            Refusal::UnknownNode(_) | Refusal::UnknownCommand(_) => Self::NotFound {
-                what: message.trim_end_matches(" not found").to_owned(),
-            },
+            Refusal::UnknownNode(_) | Refusal::UnknownCommand(_) | Refusal::UnknownBatch(_) => {
+                Self::NotFound {
+                    what: message.trim_end_matches(" not found").to_owned(),
+                }
+            }
             Refusal::KeyConflict { field, command } => Self::Conflict {
                 message,
                 details: map(json!({"field": field, "commandId": command})),
             },
+            Refusal::BatchKeyConflict { field, batch } => Self::Conflict {
+                message,
+                details: map(json!({"field": field, "batchId": batch})),
+            },
+            Refusal::OutsideBatch { .. } => {
+                Self::invalid("batchId", message.trim_start_matches("batch ").to_owned())
+            }
             Refusal::StaleSpec { current, .. } => Self::Conflict {
                 message,
                 details: map(json!({"field": "generation", "generation": current})),
@@ -145,6 +154,11 @@ impl From<Refusal> for Error {
             | Refusal::StaleGeneration { .. }
             | Refusal::NeverDispatched
             | Refusal::NotOverdue { .. }
+            | Refusal::BatchExpired { .. }
+            | Refusal::BatchNotApproved { .. }
+            | Refusal::BatchRecordedOnly(_)
+            | Refusal::ApprovedByCreator { .. }
+            | Refusal::ApprovedBySamePerson { .. }
             | Refusal::RestrictedIdentity { .. } => Self::InvalidState { message },
         }
     }

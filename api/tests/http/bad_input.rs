@@ -26,10 +26,14 @@ enum Takes {
     Object,
     Texts,
     Grants,
+    /// A batch's leaves.
+    Scope,
+    /// So many bytes as base64.
+    Base64(usize),
     Cursor,
 }
 
-use Takes::{Cursor, Flag, Grants, Id, Integer, Object, Tenant, Text, Texts, Word};
+use Takes::{Base64, Cursor, Flag, Grants, Id, Integer, Object, Scope, Tenant, Text, Texts, Word};
 
 struct Field {
     name: &'static str,
@@ -60,6 +64,7 @@ const fn optional(name: &'static str, takes: Takes, good: &'static str) -> Field
 const NODE: Field = required("nodeId", Id, "\"NODE\"");
 const COMMAND: Field = required("commandId", Id, "\"COMMAND\"");
 const TENANT: Field = required("tenantId", Tenant, "\"TENANT\"");
+const BATCH: Field = required("batchId", Id, "\"batch_01h455vb4pex5vsknk084sn02q\"");
 const LIMIT: Field = optional("limit", Integer(1, 200), "7");
 
 const METHODS: &[(&str, &[Field])] = &[
@@ -73,6 +78,55 @@ const METHODS: &[(&str, &[Field])] = &[
             optional("payload", Object, "{}"),
             optional("notAfterSeconds", Integer(10, 3_600), "10"),
             optional("batchId", Id, "\"batch_01h455vb4pex5vsknk084sn02q\""),
+        ],
+    ),
+    (
+        "commandBatches.create",
+        &[
+            TENANT,
+            required("reason", Text(1_000), "\"because\""),
+            required(
+                "scope",
+                Scope,
+                "[{\"subject\":\"NODE\",\"kind\":\"node.reboot\"}]",
+            ),
+            required("idempotencyKey", Text(200), "\"key\""),
+            optional("expiresInSeconds", Integer(60, 604_800), "60"),
+        ],
+    ),
+    ("commandBatches.get", &[TENANT, BATCH]),
+    (
+        "commandBatches.list",
+        &[
+            TENANT,
+            LIMIT,
+            optional("cursor", Id, "\"batch_01h455vb4pex5vsknk084sn02q\""),
+        ],
+    ),
+    (
+        "commandBatches.scope",
+        &[
+            TENANT,
+            BATCH,
+            LIMIT,
+            optional("cursor", Integer(1, 10_000), "1"),
+        ],
+    ),
+    (
+        "commandBatches.approve",
+        &[
+            TENANT,
+            BATCH,
+            required(
+                "publicKey",
+                Base64(32),
+                "\"Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\"",
+            ),
+            required(
+                "signature",
+                Base64(64),
+                "\"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA==\"",
+            ),
         ],
     ),
     ("commands.get", &[TENANT, NODE, COMMAND]),
@@ -248,6 +302,41 @@ fn bad_values(takes: Takes) -> Vec<String> {
             }
             let many = vec!["{\"permission\":\"compute:nodes:read\",\"resource\":\"*\"}"; 101];
             bad.push(format!("[{}]", many.join(",")));
+        }
+        Scope => {
+            bad.extend(other_types(&[]));
+            let leaf = |leaf: &str| {
+                let node = "node_01h455vb4pex5vsknk084sn02q";
+                format!("[{}]", leaf.replace("NODE", node))
+            };
+            let zeros = "0".repeat(64);
+            for text in [
+                "{}",
+                "null",
+                "{\"subject\":\"NODE\"}",
+                "{\"subject\":\"x\",\"kind\":\"node.reboot\"}",
+                "{\"subject\":1,\"kind\":\"node.reboot\"}",
+                "{\"subject\":\"NODE\",\"kind\":\"\"}",
+                "{\"subject\":\"NODE\",\"kind\":\"node.reboot\",\"more\":1}",
+                "{\"subject\":\"NODE\",\"kind\":\"node.reboot\",\"payloadSha256\":\"ab\"}",
+                "{\"subject\":\"NODE\",\"kind\":\"node.reboot\",\"payloadSha256\":null}",
+            ] {
+                bad.push(leaf(text));
+            }
+            let one = "{\"subject\":\"NODE\",\"kind\":\"node.reboot\"}";
+            bad.push(leaf(&one.replace(
+                '}',
+                &format!(",\"payloadSha256\":\"{}\"}}", zeros.replace('0', "g")),
+            )));
+            bad.push(format!("[{}]", vec!["1"; 10_001].join(",")));
+        }
+        Base64(bytes) => {
+            bad.extend(other_types(&[]));
+            let chars = bytes.div_ceil(3) * 4;
+            bad.push(format!("\"{}\"", "A".repeat(chars)));
+            bad.push(format!("\"{}\"", "*".repeat(chars)));
+            bad.push(format!("\"{}\"", "A".repeat(chars + 4)));
+            bad.push("{}".to_owned());
         }
         Cursor => {
             bad.extend(other_types(&[]));

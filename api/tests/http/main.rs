@@ -7,6 +7,8 @@ mod harness;
 #[cfg(test)]
 mod bad_input;
 #[cfg(test)]
+mod batches;
+#[cfg(test)]
 mod commands;
 #[cfg(test)]
 mod identities;

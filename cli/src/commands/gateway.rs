@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ledger_gateway::CertificateAuthority;
+use ledger_protocol::batch::create::Policy;
 
 use crate::exit::{Failure, Meaning};
 use crate::gateway_at;
@@ -54,7 +55,12 @@ pub(crate) struct Options {
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let signals = Signals::listen()?;
     raise_open_files();
-    let core = Core::start(&options.postgres.postgres, options.connections).await?;
+    let core = Core::start(
+        &options.postgres.postgres,
+        options.connections,
+        Policy::default(),
+    )
+    .await?;
     let listener = listen(options.listen).await?;
     let name = options.name.unwrap_or_else(host_name);
     let mut settings = ledger_gateway::Options::default();

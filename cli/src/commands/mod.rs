@@ -5,6 +5,7 @@
 pub(crate) mod agent;
 pub(crate) mod api;
 pub(crate) mod audit;
+pub(crate) mod batch;
 pub(crate) mod bench;
 pub(crate) mod gateway;
 pub(crate) mod migrate;

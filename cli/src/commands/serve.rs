@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use ledger_protocol::batch::create::Policy;
 
+use crate::approvers;
 use crate::exit::Failure;
 use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
@@ -42,6 +44,10 @@ pub(crate) struct Options {
     /// The node authority's certificate (node-ca.pem of the gateway), shown beside a join token
     #[arg(long, value_name = "FILE")]
     gateway_ca: Option<PathBuf>,
+    /// Who may approve batches and how many must, as JSON; without it batches are recorded for audit
+    /// only
+    #[arg(long, value_name = "FILE")]
+    approvers: Option<PathBuf>,
     /// Connections to Postgres
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(2..=500))]
@@ -58,7 +64,12 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         Some(path) => Some(gateway_at::certificates("--gateway-ca", path)?),
         None => None,
     };
-    let core = Core::start(&options.postgres.postgres, options.connections).await?;
+    let approval = match &options.approvers {
+        Some(path) => approvers::read_policy(path)?,
+        None => Policy::default(),
+    };
+    let (postgres, connections) = (&options.postgres.postgres, options.connections);
+    let core = Core::start(postgres, connections, approval).await?;
     let listener = listen(options.listen).await?;
 
     let service = Service::new(core);

@@ -1,6 +1,7 @@
 //! `sweeper`: enforces the deadlines.
 
 use clap::Args;
+use ledger_protocol::batch::create::Policy;
 
 use crate::exit::Failure;
 use crate::lifecycle::{Signals, endings};
@@ -18,7 +19,12 @@ pub(crate) struct Options {
 /// Sweeps until a signal.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let signals = Signals::listen()?;
-    let core = Core::start(&options.postgres.postgres, CONNECTIONS_DEFAULT).await?;
+    let core = Core::start(
+        &options.postgres.postgres,
+        CONNECTIONS_DEFAULT,
+        Policy::default(),
+    )
+    .await?;
     let service = Service::new(core);
     service.start_sweeper();
     // Nothing here is essential: the worker comes back by itself.

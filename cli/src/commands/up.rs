@@ -90,6 +90,8 @@ struct Line<'a> {
     data_dir: &'a str,
     nodes: Vec<Node>,
     pid: u32,
+    quorum: u32,
+    approvers: Vec<Approver<'a>>,
 }
 
 #[derive(Serialize)]
@@ -97,6 +99,20 @@ struct Line<'a> {
 struct Node {
     node_id: String,
     state_dir: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Approver<'a> {
+    name: &'a str,
+    key_file: String,
+}
+
+impl<'a> Approver<'a> {
+    fn of((name, key_file): &'a (String, PathBuf)) -> Self {
+        let key_file = key_file.to_string_lossy().into_owned();
+        Self { name, key_file }
+    }
 }
 
 fn tell(ready: &Ready, home: &Home, json: bool, output: &mut Output) -> Result<(), Failure> {
@@ -119,6 +135,8 @@ fn tell(ready: &Ready, home: &Home, json: bool, output: &mut Output) -> Result<(
         data_dir,
         nodes: ready.nodes.iter().map(node).collect(),
         pid: std::process::id(),
+        quorum: ready.quorum,
+        approvers: ready.approvers.iter().map(Approver::of).collect(),
     };
     output.line(&serde_json::to_string(&line)?)
 }
@@ -190,6 +208,8 @@ mod tests {
             nats: Secret::new("nats://127.0.0.1:3"),
             postgres: Secret::new("postgres://u@h/d"),
             nodes: Vec::new(),
+            quorum: 0,
+            approvers: Vec::new(),
         };
         let banner = banner(&ready, "/a b");
         for line in [

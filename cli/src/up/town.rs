@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use ledger_api::auth::{Grant, NewToken, create_tenant, create_token};
 use ledger_gateway::CertificateAuthority;
 use ledger_nats::STREAM;
+use ledger_protocol::batch::create::Policy;
+use ledger_protocol::event::Approver;
 use ledger_protocol::id::{NodeId, TenantId};
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -15,6 +17,7 @@ use super::agents;
 use super::fleet::Fleet;
 use super::home::Home;
 use super::servers::{self, PostgresAt};
+use crate::approvers;
 use crate::client::{ApiError, ApiOptions, Client};
 use crate::commands::migrate;
 use crate::exit::Failure;
@@ -35,6 +38,9 @@ const ADMIN: &str = "admin";
 const GATEWAY: &str = "up";
 /// What subscribers see as the source of events.
 const SOURCE: &str = "/command-ledger/up";
+/// People who may approve batches, and how many of them must.
+const APPROVERS: [&str; 3] = ["approver-1", "approver-2", "approver-3"];
+const QUORUM: u32 = 2;
 /// The authority's certificate, beside its key.
 const AUTHORITY_CERTIFICATE: &str = "node-ca.pem";
 
@@ -60,6 +66,10 @@ pub(crate) struct Ready {
     pub(crate) nats: Secret,
     pub(crate) postgres: Secret,
     pub(crate) nodes: Vec<(NodeId, PathBuf)>,
+    /// How many approvers must approve a batch.
+    pub(crate) quorum: u32,
+    /// Those who may, with the files of their private keys.
+    pub(crate) approvers: Vec<(String, PathBuf)>,
 }
 
 /// Everything that `up` runs. What has been started is in here at any time, so that a start that is
@@ -89,7 +99,8 @@ impl Town {
     ) -> Result<Ready, Failure> {
         let (postgres, nats) = self.start_servers(plan, home).await?;
         migrate::migrate(&postgres.owner).await?;
-        let mut core = Core::start(&postgres.service, UP_CONNECTIONS).await?;
+        let (approval, approvers) = people(home)?;
+        let mut core = Core::start(&postgres.service, UP_CONNECTIONS, approval).await?;
         core.holder = home.lease_holder(core.ledger.new_id_random());
         let service = self.service.insert(Service::new(core));
 
@@ -143,6 +154,8 @@ impl Town {
             nats,
             postgres: postgres.service,
             nodes,
+            quorum: QUORUM,
+            approvers,
         })
     }
 
@@ -191,6 +204,29 @@ impl Town {
     pub(crate) async fn stop_servers(&self) {
         self.servers.stop(UP_STOP_SERVERS_WITHIN).await;
     }
+}
+
+/// The approvers of this folder; their keys are made unless they are there.
+fn people(home: &Home) -> Result<(Policy, Vec<(String, PathBuf)>), Failure> {
+    let folder = home.folder().join("approvers");
+    std::fs::create_dir_all(&folder)?;
+    let mut listed = Vec::with_capacity(APPROVERS.len());
+    let mut files = Vec::with_capacity(APPROVERS.len());
+    for name in APPROVERS {
+        let (name, path) = (name.to_owned(), folder.join(format!("{name}.pem")));
+        let key = if path.exists() {
+            approvers::public_key(&path)?
+        } else {
+            approvers::generate(&path)?
+        };
+        let approver = Approver {
+            key,
+            name: name.clone(),
+        };
+        listed.push(approver);
+        files.push((name, path));
+    }
+    Ok((Policy::new(listed, QUORUM)?, files))
 }
 
 /// Listens on the port that was asked for, or on that of the last start, or else on any.

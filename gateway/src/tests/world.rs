@@ -183,7 +183,6 @@ impl World {
             not_before: None,
             min_generation: None,
             batch_id: None,
-            held: false,
         }
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use ledger_protocol::batch::{Leaf, Place};
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::command::{Command, cancel, dispatch, expire, rejoin, release, report};
 use ledger_protocol::event::{Body, Stream};
@@ -12,15 +13,28 @@ use ledger_protocol::node::{Node, OpenSession};
 use ledger_protocol::refusal::Refusal;
 use ledger_protocol::time::Timestamp;
 
-use crate::request::{Item, Request};
-use crate::{Error, Opened, Outcome, Queued};
+use crate::request::{Item, NodeItem, Request};
+use crate::{Error, Opened, Options, Outcome, Queued};
 
+use super::batch;
 use super::world::{Decision, World};
 
 /// Decides one item and lets what was decided happen in the world.
 pub(super) fn decide(
     world: &mut World,
     item: &Item,
+    options: &Options,
+    now: Timestamp,
+) -> Result<Outcome, Error> {
+    match item {
+        Item::Node(item) => decide_on_node(world, item, options.pending_per_lane_max, now),
+        Item::Batch(item) => batch::decide(world, item, &options.approval, now),
+    }
+}
+
+fn decide_on_node(
+    world: &mut World,
+    item: &NodeItem,
     pending_max: u32,
     now: Timestamp,
 ) -> Result<Outcome, Error> {
@@ -32,8 +46,12 @@ pub(super) fn decide(
             })
         }
         Request::Release { tenant, command } => {
+            let batch = world.commands.get(command);
+            let batch = batch.and_then(|command| command.queued.batch_id);
+            let batch = batch.and_then(|id| world.batches.get(&id)).cloned();
             on_command(world, item, *command, Some(*tenant), now, |command, _| {
-                release::decide(command, now).map(|body| vec![body])
+                let batch = batch.as_ref().ok_or(Refusal::NotHeld)?;
+                release::decide(command, batch, now).map(|body| vec![body])
             })
         }
         Request::Dispatch { command, epoch } => {
@@ -140,7 +158,7 @@ fn commands_of(world: &World, node: NodeId) -> Vec<&Command> {
 
 fn on_node(
     world: &mut World,
-    item: &Item,
+    item: &NodeItem,
     tenant: TenantId,
     body: Option<Body>,
     now: Timestamp,
@@ -156,7 +174,7 @@ fn on_node(
 /// `tenant` is given where a caller's view decides what exists (SPEC A6).
 fn on_command(
     world: &mut World,
-    item: &Item,
+    item: &NodeItem,
     id: CommandId,
     tenant: Option<TenantId>,
     now: Timestamp,
@@ -180,7 +198,7 @@ fn on_command(
 
 fn decide_enqueue(
     world: &mut World,
-    item: &Item,
+    item: &NodeItem,
     enqueue: &Enqueue,
     pending_max: u32,
     now: Timestamp,
@@ -195,13 +213,14 @@ fn decide_enqueue(
         };
         return Ok(Outcome::Queued(Box::new(queued)));
     }
+    let place = place_in_batch(world, enqueue, now)?;
     let node = node(world, enqueue.node)?;
     let pending = world
         .pending
         .get(&(enqueue.node, enqueue.kind.lane))
         .copied()
         .unwrap_or_default();
-    let body = enqueue.decide(node, pending, pending_max, now)?;
+    let body = enqueue.decide(node, place, pending, pending_max, now)?;
     let decisions = vec![(Stream::Command(enqueue.id), body)];
     world.apply(&item.actor, enqueue.tenant, now, decisions)?;
     let command = world
@@ -215,9 +234,26 @@ fn decide_enqueue(
     })))
 }
 
+/// Where the command stands in the batch that it names, if it names one.
+fn place_in_batch(
+    world: &World,
+    enqueue: &Enqueue,
+    now: Timestamp,
+) -> Result<Option<Place>, Error> {
+    let Some(id) = enqueue.batch_id else {
+        return Ok(None);
+    };
+    let batch = world.batches.get(&id);
+    let batch = batch.filter(|batch| batch.tenant == enqueue.tenant);
+    let batch = batch.ok_or(Refusal::UnknownBatch(id))?;
+    let leaf = Leaf::of(enqueue.node, &enqueue.kind.name, &enqueue.payload);
+    let inclusion = world.inclusions.get(&(id, leaf.hash()?));
+    Ok(Some(batch.admit(&leaf, inclusion, now)?))
+}
+
 fn decide_open_session(
     world: &mut World,
-    item: &Item,
+    item: &NodeItem,
     open: &OpenSession,
     entries: &[JournalEntry],
     now: Timestamp,

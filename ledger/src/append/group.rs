@@ -2,15 +2,16 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use ledger_projections::{commands, nodes};
+use ledger_projections::{batches, commands, nodes};
+use ledger_protocol::batch::Leaf;
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::event::Event;
-use ledger_protocol::id::{CommandId, NodeId};
+use ledger_protocol::id::{BatchId, CommandId, NodeId};
 use ledger_protocol::kind::Lane;
 use sqlx::{Connection as _, PgConnection};
 use uuid::Uuid;
 
-use crate::request::{Item, Request};
+use crate::request::{BatchRequest, Item, NodeItem, Request};
 use crate::{Error, Fence, Outcome, lease};
 
 use super::world::World;
@@ -101,15 +102,12 @@ pub(crate) async fn append_within(
     let fences = standing_fences(conn, items).await?;
     let mut world = load(inner, conn, items).await?;
     let now = inner.options.clock.now();
-    let pending_max = inner.options.pending_per_lane_max;
     let mut answers = Vec::with_capacity(items.len());
     for item in items {
-        let stands = item
-            .fence
-            .as_ref()
-            .is_none_or(|fence| fences.contains(fence));
+        let fence = item.of_node().and_then(|item| item.fence.as_ref());
+        let stands = fence.is_none_or(|fence| fences.contains(fence));
         answers.push(if stands {
-            decide::decide(&mut world, item, pending_max, now)
+            decide::decide(&mut world, item, &inner.options, now)
         } else {
             Err(Error::Fenced)
         });
@@ -172,7 +170,7 @@ async fn number(
 async fn standing_fences(conn: &mut PgConnection, items: &[Item]) -> Result<HashSet<Fence>, Error> {
     let asked: HashSet<&Fence> = items
         .iter()
-        .filter_map(|item| item.fence.as_ref())
+        .filter_map(|item| item.of_node()?.fence.as_ref())
         .collect();
     let mut standing = HashSet::new();
     for fence in asked {
@@ -185,6 +183,20 @@ async fn standing_fences(conn: &mut PgConnection, items: &[Item]) -> Result<Hash
 
 async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<World, Error> {
     let mut world = World::default();
+    let of_nodes: Vec<&NodeItem> = items.iter().filter_map(Item::of_node).collect();
+    if !of_nodes.is_empty() {
+        load_nodes(inner, conn, &mut world, &of_nodes).await?;
+    }
+    load_batches(conn, &mut world, items).await?;
+    Ok(world)
+}
+
+async fn load_nodes(
+    inner: &Inner,
+    conn: &mut PgConnection,
+    world: &mut World,
+    items: &[&NodeItem],
+) -> Result<(), Error> {
     let ids: HashSet<Uuid> = items.iter().map(|item| item.node.uuid()).collect();
     let ids: Vec<Uuid> = ids.into_iter().collect();
     world.nodes = nodes::lock(conn, &ids)
@@ -193,8 +205,8 @@ async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<
         .map(|node| (node.id, node))
         .collect();
 
-    let mut wanted: HashSet<CommandId> = items.iter().filter_map(Item::command).collect();
-    load_enqueues(&mut world, conn, items, inner.options.pending_per_lane_max).await?;
+    let mut wanted: HashSet<CommandId> = items.iter().filter_map(|item| item.command()).collect();
+    load_enqueues(world, conn, items, inner.options.pending_per_lane_max).await?;
     wanted.extend(world.keys.values());
     if !wanted.is_empty() {
         let wanted: Vec<Uuid> = wanted.into_iter().map(CommandId::uuid).collect();
@@ -215,7 +227,61 @@ async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<
             world.number(node, newest);
         }
     }
-    Ok(world)
+    Ok(())
+}
+
+/// The batches that are proposed again, approved, or named by commands, with the proofs of the
+/// leaves that are asked for. Locked after the nodes, keys before batches.
+async fn load_batches(
+    conn: &mut PgConnection,
+    world: &mut World,
+    items: &[Item],
+) -> Result<(), Error> {
+    let (mut keys, mut ids, mut leaves) = (Vec::new(), HashSet::new(), Vec::new());
+    for item in items {
+        match item {
+            Item::Batch(item) => match &item.request {
+                BatchRequest::Create(create) => keys.push(create.idempotency_key.as_str()),
+                BatchRequest::Approve { batch, .. } => _ = ids.insert(*batch),
+            },
+            Item::Node(item) => match &item.request {
+                Request::Enqueue(enqueue) => {
+                    if let Some(batch) = enqueue.batch_id {
+                        let kind = &enqueue.kind.name;
+                        let leaf = Leaf::of(enqueue.node, kind, &enqueue.payload);
+                        ids.insert(batch);
+                        leaves.push((batch, leaf.hash()?));
+                    }
+                }
+                Request::Release { command, .. } => {
+                    let command = world.commands.get(command);
+                    ids.extend(command.and_then(|command| command.queued.batch_id));
+                }
+                _ => {}
+            },
+        }
+    }
+    if !keys.is_empty() {
+        for batch in batches::lock_keys(conn, &keys).await? {
+            let key = batch.created.idempotency_key.clone();
+            world.batch_keys.insert(key, batch.id);
+            world.batches.insert(batch.id, batch);
+        }
+    }
+    if !ids.is_empty() {
+        let ids: Vec<Uuid> = ids.into_iter().map(BatchId::uuid).collect();
+        for batch in batches::lock(conn, &ids).await? {
+            world.batches.insert(batch.id, batch);
+        }
+    }
+    if !leaves.is_empty() {
+        for (batch, hash, inclusion) in batches::inclusions(conn, &leaves).await? {
+            if let Ok(hash) = hash.try_into() {
+                world.inclusions.insert((batch, hash), inclusion);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Which keys are taken, and how many commands wait in each lane that gets new ones (SPEC A2, K4).
@@ -224,7 +290,7 @@ async fn load(inner: &Inner, conn: &mut PgConnection, items: &[Item]) -> Result<
 async fn load_enqueues(
     world: &mut World,
     conn: &mut PgConnection,
-    items: &[Item],
+    items: &[&NodeItem],
     pending_max: u32,
 ) -> Result<(), Error> {
     let enqueues: Vec<&Enqueue> = items

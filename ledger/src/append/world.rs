@@ -3,12 +3,15 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use ledger_projections::rows::{CommandRow, NodeRow};
+use ledger_projections::rows::{BatchRow, CommandRow, LeafRow, NodeRow};
 use ledger_projections::write::{Before, Changes};
+use ledger_protocol::batch::create::Scope;
+use ledger_protocol::batch::{Batch, Inclusion};
 use ledger_protocol::command::Command;
 use ledger_protocol::event::{Actor, Body, Event, Stream};
-use ledger_protocol::id::{CommandId, EventId, NodeId, TenantId};
+use ledger_protocol::id::{BatchId, CommandId, EventId, NodeId, TenantId};
 use ledger_protocol::kind::Lane;
+use ledger_protocol::merkle::Hash;
 use ledger_protocol::node::Node;
 use ledger_protocol::time::Timestamp;
 
@@ -22,10 +25,18 @@ pub(super) struct World {
     pub(super) keys: HashMap<(NodeId, String), CommandId>,
     /// Upper bound of the commands that wait in a lane; exact where it matters.
     pub(super) pending: HashMap<(NodeId, Lane), u32>,
+    pub(super) batches: HashMap<BatchId, Batch>,
+    pub(super) batch_keys: HashMap<String, BatchId>,
+    /// Leaves that a batch of theirs allows, with the proof.
+    pub(super) inclusions: HashMap<(BatchId, Hash), Inclusion>,
+    /// Scopes of batches that are new.
+    pub(super) scopes: Vec<(BatchId, Scope)>,
     /// The events, with their bytes, in the order in which they will be numbered.
     pub(super) events: Vec<(Event, Vec<u8>)>,
     nodes_before: HashMap<NodeId, Option<Node>>,
     commands_before: HashMap<CommandId, Before>,
+    /// Batches that change, and whether they were there.
+    batches_before: HashMap<BatchId, bool>,
     keys_new: Vec<(NodeId, String, CommandId)>,
     specs: HashMap<NodeId, (u64, Vec<u8>)>,
 }
@@ -51,6 +62,7 @@ impl World {
     ) -> Result<(), Error> {
         let mut nodes: HashMap<NodeId, Option<Node>> = HashMap::new();
         let mut commands: HashMap<CommandId, Option<Command>> = HashMap::new();
+        let mut batches: HashMap<BatchId, Option<Batch>> = HashMap::new();
         let mut events = Vec::with_capacity(decisions.len());
         for (stream, body) in decisions {
             let id = EventId::new(at, clock::random());
@@ -69,6 +81,13 @@ impl World {
                     .unwrap_or_else(|| self.commands.get(&id).cloned());
                 event.version = before.as_ref().map_or(1, |command| command.version + 1);
                 commands.insert(id, Some(Command::evolve(before, &event)?));
+            }
+            if let Stream::Batch(id) = stream {
+                let before = batches
+                    .remove(&id)
+                    .unwrap_or_else(|| self.batches.get(&id).cloned());
+                event.version = before.as_ref().map_or(1, |batch| batch.version + 1);
+                batches.insert(id, Some(Batch::evolve(before, &event)?));
             }
             let node = match (&event.body, stream) {
                 (Body::CommandQueued(queued), _) => Some(queued.node_id),
@@ -95,6 +114,14 @@ impl World {
             if let Some(node) = node {
                 let before = self.nodes.insert(id, node);
                 self.nodes_before.entry(id).or_insert(before);
+            }
+        }
+        for (id, batch) in batches {
+            if let Some(batch) = batch {
+                let key = batch.created.idempotency_key.clone();
+                self.batch_keys.insert(key, id);
+                let before = self.batches.insert(id, batch);
+                self.batches_before.entry(id).or_insert(before.is_some());
             }
         }
         for (id, command) in commands {
@@ -153,6 +180,21 @@ impl World {
                 continue;
             };
             changes.command(*before, CommandRow::of(command)?, *id);
+        }
+        for (id, was_there) in &self.batches_before {
+            let Some(batch) = self.batches.get(id) else {
+                continue;
+            };
+            let row = BatchRow::of(batch)?;
+            if *was_there {
+                changes.batches_changed.push(row);
+            } else {
+                changes.batches_new.push(row);
+            }
+        }
+        for (id, scope) in &self.scopes {
+            let rows = scope.proved().map(|proved| LeafRow::of(*id, proved));
+            changes.leaves.extend(rows);
         }
         for (node, (generation, spec)) in &self.specs {
             changes.specs.push((*node, *generation, spec.clone()));

@@ -115,7 +115,6 @@ impl World {
             not_before: None,
             min_generation: None,
             batch_id: None,
-            held: false,
         };
         self.ledger.enqueue(&self.actor, run).await.unwrap().command
     }

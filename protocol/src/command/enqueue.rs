@@ -1,5 +1,6 @@
 //! Queue a command (SPEC A1, A2, K1, K4, T1, T3).
 
+use crate::batch::Place;
 use crate::event::{Body, CommandQueued};
 use crate::id::{BatchId, CommandId, NodeId, TenantId};
 use crate::kind::Kind;
@@ -34,8 +35,6 @@ pub struct Enqueue {
     pub min_generation: Option<u64>,
     /// Its batch.
     pub batch_id: Option<BatchId>,
-    /// It waits for its batch's approval.
-    pub held: bool,
 }
 
 impl Enqueue {
@@ -65,16 +64,18 @@ impl Enqueue {
         }
     }
 
-    /// The event that queues the command as the node's next, or why not. `pending` is the number
-    /// of commands that wait in the node's lane now.
+    /// The event that queues the command as the node's next, or why not. `place` is its place in
+    /// the batch that it names; `pending` the number of commands that wait in the node's lane now.
     pub fn decide(
         &self,
         node: &Node,
+        place: Option<Place>,
         pending: u32,
         pending_max: u32,
         now: Timestamp,
     ) -> Result<Body, Refusal> {
-        self.check_bounds(now)?;
+        let held = place.as_ref().is_some_and(|place| place.held);
+        self.check_bounds(held, now)?;
         if !node.accepts(&self.kind.name) {
             let kind = self.kind.name.to_string();
             return Err(Refusal::RestrictedIdentity {
@@ -98,9 +99,10 @@ impl Enqueue {
         Ok(Body::CommandQueued(CommandQueued {
             attested: self.kind.attested,
             batch_id: self.batch_id,
+            batch_inclusion: place.map(|place| place.inclusion),
             bundle_key: None,
             destructive: self.kind.destructive,
-            held: self.held,
+            held,
             idempotency_key: self.idempotency_key.clone(),
             kind: self.kind.name.to_string(),
             kind_version: self.kind.version,
@@ -117,7 +119,7 @@ impl Enqueue {
         }))
     }
 
-    fn check_bounds(&self, now: Timestamp) -> Result<(), Refusal> {
+    fn check_bounds(&self, held: bool, now: Timestamp) -> Result<(), Refusal> {
         let invalid = |field, problem: String| Err(Refusal::Invalid { field, problem });
         if self.payload.len() > limits::PAYLOAD_BYTES_MAX {
             return Err(Refusal::payload_too_large(self.payload.len()));
@@ -147,7 +149,7 @@ impl Enqueue {
                 "notBefore",
                 format!("must come before notAfter, {}", self.not_after),
             ),
-            Some(_) if self.held => invalid(
+            Some(_) if held => invalid(
                 "notBefore",
                 "must be absent while a batch holds the command".to_owned(),
             ),

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::batch::{Batch, Inclusion, Place};
 use crate::canonical;
-use crate::event::{Ending, NodeRegistered, NodeSessionOpened};
+use crate::event::{BatchCreated, Ending, NodeRegistered, NodeSessionOpened};
 use crate::frame::{EntryState, Update, UpdateState};
-use crate::id::{EventId, JournalId};
+use crate::id::{BatchId, EventId, JournalId};
 use crate::kind::{Registry, Role};
 use crate::node::{Node, OpenSession};
 use crate::refusal::Refusal;
@@ -93,8 +94,21 @@ fn enqueue(kind: &str) -> enqueue::Enqueue {
         not_before: None,
         min_generation: None,
         batch_id: None,
-        held: false,
     }
+}
+
+fn batch(quorum: u32) -> Batch {
+    let created = BatchCreated {
+        approvers: Vec::new(),
+        expires_at: later(3_600),
+        idempotency_key: "api:b".to_owned(),
+        leaf_count: 1,
+        quorum,
+        reason: "disks are to be returned".to_owned(),
+        root: vec![0; 32],
+    };
+    let id = BatchId::new(NOW, [7; 10]);
+    Batch::evolve(None, &event(Stream::Batch(id), 1, NOW, created.into())).unwrap()
 }
 
 /// A command and its history; what happens goes through `decide` and `evolve` as in the ledger.
@@ -107,8 +121,21 @@ struct Life {
 
 impl Life {
     fn queued(request: &enqueue::Enqueue) -> Self {
+        Self::queued_at(request, None)
+    }
+
+    /// A command that its batch holds.
+    fn held(batch: &Batch, kind: &str) -> Self {
+        let mut request = enqueue(kind);
+        request.batch_id = Some(batch.id);
+        let inclusion = Inclusion::new(0, &[]);
+        let held = batch.holds();
+        Self::queued_at(&request, Some(Place { inclusion, held }))
+    }
+
+    fn queued_at(request: &enqueue::Enqueue, place: Option<Place>) -> Self {
         let node = connected_node();
-        let body = request.decide(&node, 0, 10, NOW).unwrap();
+        let body = request.decide(&node, place, 0, 10, NOW).unwrap();
         let queued = event(Stream::Command(command_id()), 1, NOW, body);
         let command = Command::evolve(None, &queued).unwrap();
         let node = Node::evolve(Some(node), &queued).unwrap();
@@ -347,7 +374,9 @@ fn t1_nothing_goes_out_early_or_late_or_held_or_ahead_of_its_generation() {
         Some(Refusal::NotDue { until: later(5) })
     );
     assert_eq!(due(|r| r.not_before = Some(later(5)), later(5)), None);
-    assert_eq!(due(|r| r.held = true, NOW), Some(Refusal::Held));
+    let life = Life::held(&batch(1), "node.reboot");
+    let held = dispatch::decide(&life.command, &life.node, life.node.epoch, NOW);
+    assert_eq!(held.err(), Some(Refusal::Held));
     assert_eq!(
         due(|r| r.min_generation = Some(3), NOW),
         Some(Refusal::StaleGeneration {
@@ -421,13 +450,30 @@ fn a5_cancel_ends_what_waits_and_asks_what_runs_once() {
 }
 
 #[test]
-fn p3_a_held_command_is_released_once() {
-    let mut request = enqueue("node.reboot");
-    request.held = true;
-    let mut life = Life::queued(&request);
-    let released = release::decide(&life.command, NOW).unwrap();
+fn p3_a_held_command_is_released_once_and_by_its_own_batch() {
+    let mut batch = batch(1);
+    let mut life = Life::held(&batch, "node.reboot");
+    let refused = Err(Refusal::BatchNotApproved {
+        batch: batch.id,
+        given: 0,
+        quorum: 1,
+    });
+    assert_eq!(release::decide(&life.command, &batch, NOW), refused);
+    batch.approved_at = Some(NOW);
+    let late = release::decide(&life.command, &batch, later(601));
+    assert!(matches!(late, Err(Refusal::PastDeadline { .. })));
+    let mut other = batch.clone();
+    other.id = BatchId::new(NOW, [8; 10]);
+    let stranger = release::decide(&life.command, &other, NOW);
+    assert_eq!(stranger, Err(Refusal::UnknownBatch(other.id)));
+    let mut expired = batch.clone();
+    expired.created.expires_at = later(5);
+    let late = release::decide(&life.command, &expired, later(6));
+    assert!(matches!(late, Err(Refusal::BatchExpired { .. })));
+    let released = release::decide(&life.command, &batch, NOW).unwrap();
     life.happen([released]);
-    assert_eq!(release::decide(&life.command, NOW), Err(Refusal::NotHeld));
+    let again = release::decide(&life.command, &batch, NOW);
+    assert_eq!(again, Err(Refusal::NotHeld));
     assert_eq!(dispatch::hindrance(&life.command, &life.node, NOW), None);
 }
 
@@ -457,7 +503,7 @@ fn a2_a_retry_that_differs_names_the_field() {
 
 #[test]
 fn k4_a_full_lane_takes_no_more() {
-    let refusal = enqueue("logs.collect").decide(&connected_node(), 10, 10, NOW);
+    let refusal = enqueue("logs.collect").decide(&connected_node(), None, 10, 10, NOW);
     let lane = crate::kind::Lane::Bulk;
     assert_eq!(refusal, Err(Refusal::PendingFull { lane, limit: 10 }));
 }
@@ -467,7 +513,7 @@ fn t3_a_deadline_lies_ahead_and_at_most_twelve_hours() {
     let decide = |change: &dyn Fn(&mut enqueue::Enqueue)| {
         let mut request = enqueue("diag.nvml");
         change(&mut request);
-        match request.decide(&connected_node(), 0, 10, NOW) {
+        match request.decide(&connected_node(), None, 0, 10, NOW) {
             Err(Refusal::Invalid { field, .. }) => Some(field),
             Err(other) => panic!("{other}"),
             Ok(_) => None,
@@ -574,7 +620,7 @@ fn d11_a_restricted_identity_refuses_at_enqueue_and_at_dispatch() {
     let certified = event(stream, version, NOW, Body::NodeCertified(certified));
     let node = Node::evolve(Some(life.node.clone()), &certified).unwrap();
     let refusal = enqueue("node.reboot")
-        .decide(&node, 0, 10, NOW)
+        .decide(&node, None, 0, 10, NOW)
         .unwrap_err();
     assert!(
         refusal
@@ -694,7 +740,7 @@ fn l11_a_node_cannot_lift_seq_or_generation_beyond_reason() {
 fn l7_a_seq_at_the_end_of_numbers_is_refused_and_folds_without_overflow() {
     let mut node = connected_node();
     node.seq = u64::MAX;
-    let refused = enqueue("diag.nvml").decide(&node, 0, 10, NOW);
+    let refused = enqueue("diag.nvml").decide(&node, None, 0, 10, NOW);
     assert!(matches!(
         refused,
         Err(Refusal::Invalid {
@@ -731,7 +777,8 @@ fn l11_a_journal_that_has_seen_more_lifts_seq() {
         Body::NodeSessionOpened(opened),
     );
     let node = Node::evolve(Some(node), &opened).unwrap();
-    let Ok(Body::CommandQueued(queued)) = enqueue("diag.nvml").decide(&node, 0, 10, NOW) else {
+    let Ok(Body::CommandQueued(queued)) = enqueue("diag.nvml").decide(&node, None, 0, 10, NOW)
+    else {
         panic!()
     };
     assert_eq!(queued.seq, 42);

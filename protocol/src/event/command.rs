@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::batch::Inclusion;
 use crate::id::{BatchId, NodeId};
 use crate::kind::Lane;
 use crate::time::Timestamp;
@@ -20,6 +21,9 @@ pub struct CommandQueued {
     /// The batch whose approval it needs or belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_id: Option<BatchId>,
+    /// The proof that its batch allows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_inclusion: Option<Inclusion>,
     /// Where its support bundle goes in the blob store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bundle_key: Option<String>,
@@ -250,7 +254,7 @@ pub struct CommandSettled {
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
-        with = "crate::bytes::optional"
+        with = "crate::bytes::opaque::optional"
     )]
     pub node_sig: Option<Vec<u8>>,
     /// What is known of why.

@@ -75,7 +75,7 @@ pub struct NodeCertified {
     /// Start of validity.
     pub not_before: Timestamp,
     /// The node's Ed25519 public key, 32 bytes.
-    #[serde(with = "crate::bytes")]
+    #[serde(with = "crate::bytes::opaque")]
     pub public_key: Vec<u8>,
 }
 

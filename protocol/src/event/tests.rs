@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::batch::Inclusion;
+use crate::dsse::PublicKey;
 use crate::id::JournalId;
 use crate::kind::{Lane, Role};
 
@@ -38,6 +40,7 @@ fn samples() -> Vec<(&'static str, Body)> {
     let queued = CommandQueued {
         attested: true,
         batch_id: Some(BatchId::new(AT, [3; 10])),
+        batch_inclusion: None,
         bundle_key: Some("support-bundles/n/k.bundle".to_owned()),
         destructive: true,
         held: true,
@@ -54,6 +57,11 @@ fn samples() -> Vec<(&'static str, Body)> {
         self_terminating: true,
         seq: 42,
         timeout_seconds: 300,
+    };
+    let batched = CommandQueued {
+        batch_inclusion: Some(Inclusion::new(1, &[[0xa1; 32], [0xa2; 32]])),
+        not_before: None,
+        ..queued.clone()
     };
     let least = CommandQueued {
         attested: false,
@@ -77,9 +85,27 @@ fn samples() -> Vec<(&'static str, Body)> {
         state: Outcome::Cancelled,
         ..settled()
     };
+    let proposed = BatchCreated {
+        approvers: vec![Approver {
+            key: key(),
+            name: "grace".to_owned(),
+        }],
+        expires_at: AT.plus_seconds(86_400),
+        idempotency_key: "api:00ff".to_owned(),
+        leaf_count: 10_000,
+        quorum: 1,
+        reason: "the disks of rack r7 are to be returned".to_owned(),
+        root: vec![0xa3; 32],
+    };
+    let recorded = BatchCreated {
+        approvers: Vec::new(),
+        quorum: 0,
+        ..proposed.clone()
+    };
     let (node_id, seq) = (node(), 42);
     vec![
         ("queued", queued.into()),
+        ("queued, in a batch", batched.into()),
         ("queued, least", least.into()),
         (
             "released",
@@ -205,13 +231,32 @@ fn samples() -> Vec<(&'static str, Body)> {
             .into(),
         ),
         ("deleted", NodeDeleted {}.into()),
+        ("batch created", proposed.into()),
+        ("batch created, least", recorded.into()),
+        (
+            "batch approved",
+            BatchApproved {
+                approver: "grace".to_owned(),
+                key: key(),
+                signature: vec![8; 64],
+            }
+            .into(),
+        ),
     ]
+}
+
+/// The public key of RFC 8032, section 7.1, test 1.
+fn key() -> PublicKey {
+    let hex = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+    PublicKey::from_bytes(&hex::decode(hex).unwrap()).unwrap()
 }
 
 fn event(body: Body) -> Event {
     let name = body.type_name();
     let stream = if name.starts_with("command.") {
         Stream::Command(CommandId::new(AT, [1; 10]))
+    } else if name.starts_with("batch.") {
+        Stream::Batch(BatchId::new(AT, [3; 10]))
     } else {
         Stream::Node(node())
     };
@@ -294,14 +339,30 @@ fn l2_bytes_that_are_no_event_are_named() {
 }
 
 #[test]
-fn k1_the_largest_command_and_the_largest_result_fit_a_leaf() {
+fn k1_the_largest_command_batch_and_result_fit_a_leaf() {
     let most = vec![0xff; crate::limits::PAYLOAD_BYTES_MAX];
     let Some((_, Body::CommandQueued(mut queued))) = samples().into_iter().next() else {
         panic!("the first sample is a queued command")
     };
     queued.payload = most.clone();
     queued.idempotency_key = "k".repeat(crate::limits::LEDGER_KEY_BYTES_MAX);
+    // 10,000 leaves make a path of 14 hashes.
+    queued.batch_inclusion = Some(Inclusion::new(9_999, &[[0xff; 32]; 14]));
     assert!(event(queued.into()).encode().is_ok());
+    let approvers = (0..crate::limits::APPROVERS_MAX).map(|number| Approver {
+        key: key(),
+        name: format!("{number:0width$}", width = crate::limits::NAME_BYTES_MAX),
+    });
+    let batch = BatchCreated {
+        approvers: approvers.collect(),
+        expires_at: AT,
+        idempotency_key: "k".repeat(crate::limits::LEDGER_KEY_BYTES_MAX),
+        leaf_count: u64::MAX,
+        quorum: u32::MAX,
+        reason: "\u{10348}".repeat(crate::limits::BATCH_REASON_CHARS_MAX),
+        root: vec![0xff; 32],
+    };
+    assert!(event(batch.into()).encode().is_ok());
     let end = CommandSettled {
         result: Some(most),
         details: Some(vec![0xff; crate::limits::DETAILS_BYTES_MAX]),

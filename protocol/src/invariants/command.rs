@@ -3,7 +3,7 @@
 use super::node::TrackedNode;
 use super::{Checker, Rule, carried_by, is_by_time};
 use crate::event::{Body, CommandQueued, CommandSettled, Event, Outcome};
-use crate::id::{CommandId, NodeId};
+use crate::id::{BatchId, CommandId, NodeId};
 use crate::kind::Lane;
 use crate::time::Timestamp;
 
@@ -12,6 +12,7 @@ use crate::time::Timestamp;
 pub(super) struct Tracked {
     pub(super) node: NodeId,
     pub(super) kind: String,
+    pub(super) batch: Option<BatchId>,
     pub(super) lane: Lane,
     pub(super) seq: u64,
     pub(super) not_before: Option<Timestamp>,
@@ -124,6 +125,7 @@ impl Checker {
                 if !matches!(phase, Phase::Pending { held: true, .. }) {
                     self.broken(event, impossible);
                 }
+                self.check_release(id, event);
                 let not_before = Some(body.not_before);
                 self.change(id, event.at, |command, since| {
                     command.not_before = not_before;
@@ -185,7 +187,9 @@ impl Checker {
             | Body::NodeCertified(_)
             | Body::NodeSpecSet(_)
             | Body::NodeGenerationApplied(_)
-            | Body::NodeDeleted(_) => self.broken(event, impossible),
+            | Body::NodeDeleted(_)
+            | Body::BatchCreated(_)
+            | Body::BatchApproved(_) => self.broken(event, impossible),
         }
     }
 
@@ -203,9 +207,11 @@ impl Checker {
         if deleted {
             self.broken(event, Rule::NoSession);
         }
+        self.check_batch(queued, event);
         let command = Tracked {
             node: queued.node_id,
             kind: queued.kind.clone(),
+            batch: queued.batch_id,
             lane: queued.lane,
             seq: queued.seq,
             not_before: queued.not_before,

@@ -162,7 +162,9 @@ impl Checker {
             | Body::CommandRunning(_)
             | Body::CommandCancelRequested(_)
             | Body::CommandSettled(_)
-            | Body::CommandLateResult(_) => rule = Some(impossible("a node")),
+            | Body::CommandLateResult(_)
+            | Body::BatchCreated(_)
+            | Body::BatchApproved(_) => rule = Some(impossible("a node")),
         }
         if let Some(rule) = rule {
             self.broken(event, rule);

@@ -1,7 +1,13 @@
+use ed25519_dalek::SigningKey;
+
 use super::*;
+use crate::batch::create::Scope;
+use crate::batch::{Inclusion, Leaf, Statement};
+use crate::dsse::{PublicKey, Purpose, sign};
 use crate::event::{
-    Actor, CommandAcked, CommandDispatched, CommandQueued, CommandReturned, CommandRunning,
-    CommandSettled, Ending, NodeRegistered, NodeSessionOpened,
+    Actor, Approver, BatchApproved, BatchCreated, CommandAcked, CommandDispatched, CommandQueued,
+    CommandReleased, CommandReturned, CommandRunning, CommandSettled, Ending, NodeRegistered,
+    NodeSessionOpened,
 };
 use crate::id::{EventId, JournalId, TenantId};
 use crate::kind::Role;
@@ -26,7 +32,16 @@ struct Log {
     position: u64,
     versions: BTreeMap<Stream, u64>,
     at: Timestamp,
+    actor: Actor,
     broken: Vec<Rule>,
+}
+
+fn batch() -> BatchId {
+    BatchId::new(NOW, [9; 10])
+}
+
+fn key(number: u8) -> SigningKey {
+    SigningKey::from_bytes(&[number; 32])
 }
 
 impl Log {
@@ -37,6 +52,7 @@ impl Log {
             position: 0,
             versions: BTreeMap::new(),
             at: NOW,
+            actor: Actor::sweeper(),
             broken: Vec::new(),
         };
         let registered = NodeRegistered {
@@ -59,7 +75,7 @@ impl Log {
             stream,
             version: *version,
             at: self.at,
-            actor: Actor::sweeper(),
+            actor: self.actor.clone(),
             tenant: TenantId::new(NOW, [2; 10]),
             body,
         };
@@ -84,10 +100,77 @@ impl Log {
         });
     }
 
+    /// A batch that needs so many approvals, with the proof of its only leaf.
+    fn propose(&mut self, quorum: u32) -> (BatchId, Inclusion) {
+        let leaf = Leaf::of(node(), "logs.collect", &[0x80]);
+        let scope = Scope::new(vec![leaf], &Registry::builtin()).unwrap();
+        let proved = scope.proved().next().unwrap();
+        let approvers = (1..=3).map(|number| Approver {
+            key: PublicKey::of(&key(number)),
+            name: format!("approver-{number}"),
+        });
+        let created = BatchCreated {
+            approvers: approvers.collect(),
+            expires_at: later(50),
+            idempotency_key: "k".to_owned(),
+            leaf_count: 1,
+            quorum,
+            reason: "r".to_owned(),
+            root: scope.root().to_vec(),
+        };
+        self.event(Stream::Batch(batch()), created.into());
+        (batch(), proved.inclusion)
+    }
+
+    fn queue_in_batch(&mut self, seq: u64, inclusion: &Inclusion, held: bool) {
+        self.queue(seq, |queued| {
+            queued.batch_id = Some(batch());
+            queued.batch_inclusion = Some(inclusion.clone());
+            queued.held = held;
+        });
+    }
+
+    /// An approver's word; `by` is who brings it.
+    fn approve(&mut self, number: u8, by: &str) {
+        let statement = Statement {
+            batch_id: batch(),
+            expires_at: later(50),
+            leaf_count: 1,
+            reason: "r",
+            root: &self.root(),
+            tenant_id: TenantId::new(NOW, [2; 10]),
+        };
+        let payload = statement.encode().unwrap();
+        let approved = BatchApproved {
+            approver: format!("approver-{number}"),
+            key: PublicKey::of(&key(number)),
+            signature: sign(&key(number), Purpose::BatchApproval, &payload).to_vec(),
+        };
+        self.actor = Actor::api(by);
+        self.event(Stream::Batch(batch()), approved.into());
+        self.actor = Actor::sweeper();
+    }
+
+    fn root(&self) -> Vec<u8> {
+        let leaf = Leaf::of(node(), "logs.collect", &[0x80]);
+        crate::merkle::leaf_hash(&leaf.encode().unwrap()).to_vec()
+    }
+
+    fn release(&mut self, seq: u64) {
+        let released = CommandReleased {
+            kind: "logs.collect".to_owned(),
+            node_id: node(),
+            not_before: self.at,
+            seq,
+        };
+        self.event(Stream::Command(command(seq)), released.into());
+    }
+
     fn queue(&mut self, seq: u64, change: impl FnOnce(&mut CommandQueued)) {
         let mut queued = CommandQueued {
             attested: false,
             batch_id: None,
+            batch_inclusion: None,
             bundle_key: None,
             destructive: false,
             held: false,
@@ -189,7 +272,12 @@ fn d2_an_old_epoch_is_found() {
 #[test]
 fn d3_what_was_due_is_not_passed_over_but_what_was_not_is() {
     let mut log = Log::new();
-    log.queue(1, |queued| queued.held = true);
+    let (batch, inclusion) = log.propose(1);
+    log.queue(1, |queued| {
+        queued.batch_id = Some(batch);
+        queued.batch_inclusion = Some(inclusion);
+        queued.held = true;
+    });
     log.queue(2, |queued| queued.not_before = Some(later(5)));
     log.queue(3, |queued| queued.min_generation = Some(1));
     log.queue(4, |_| {});
@@ -348,4 +436,87 @@ fn l1_a_gap_in_positions_versions_or_seq_is_found() {
         },
     ];
     assert_eq!(log.broken, expected);
+}
+
+#[test]
+fn p3_a_batch_that_is_approved_by_two_lets_its_command_go() {
+    let mut log = Log::new();
+    let (_, inclusion) = log.propose(2);
+    log.queue_in_batch(1, &inclusion, true);
+    log.approve(1, "ada");
+    log.approve(2, "bob");
+    log.release(1);
+    log.queue_in_batch(2, &inclusion, false);
+    log.dispatch(1, 1);
+    assert_eq!(log.broken, []);
+}
+
+#[test]
+fn p3_a_release_without_the_quorum_is_found() {
+    let mut log = Log::new();
+    let (_, inclusion) = log.propose(2);
+    log.queue_in_batch(1, &inclusion, true);
+    log.approve(1, "ada");
+    log.release(1);
+    let (given, quorum) = (1, 2);
+    assert_eq!(one(&log.broken), Rule::ReleasedEarly { given, quorum });
+}
+
+#[test]
+fn p3_a_key_or_a_person_that_counts_twice_is_found() {
+    for (key, by) in [(1, "bob"), (2, "ada"), (2, "approver-9")] {
+        let mut log = Log::new();
+        log.actor = Actor::api("approver-9");
+        log.propose(2);
+        log.approve(1, "ada");
+        assert_eq!(log.broken, []);
+        log.approve(key, by);
+        assert_eq!(one(&log.broken), Rule::NotDistinct, "{key} by {by}");
+    }
+}
+
+#[test]
+fn p3_what_no_approver_has_signed_is_found() {
+    let mut log = Log::new();
+    log.propose(1);
+    log.approve(4, "ada");
+    assert_eq!(one(&log.broken), Rule::NotSigned);
+    let mut log = Log::new();
+    log.propose(1);
+    let approved = BatchApproved {
+        approver: "approver-1".to_owned(),
+        key: PublicKey::of(&key(1)),
+        signature: vec![1; 64],
+    };
+    log.event(Stream::Batch(batch()), approved.into());
+    assert!(log.broken.contains(&Rule::NotSigned));
+}
+
+#[test]
+fn p3_a_command_that_its_batch_does_not_allow_is_found() {
+    let mut log = Log::new();
+    let (_, inclusion) = log.propose(1);
+    log.queue(1, |queued| {
+        queued.batch_id = Some(batch());
+        queued.batch_inclusion = Some(inclusion.clone());
+        queued.held = true;
+        queued.payload = vec![0x81, 0xa1, b'a', 1];
+    });
+    assert_eq!(one(&log.broken), Rule::OutsideBatch);
+    log.broken.clear();
+    log.queue_in_batch(2, &inclusion, false);
+    let (held, given, quorum) = (false, 0, 1);
+    let expected = Rule::WronglyHeld {
+        held,
+        given,
+        quorum,
+    };
+    assert_eq!(one(&log.broken), expected);
+    log.broken.clear();
+    log.queue(3, |queued| queued.held = true);
+    assert_eq!(one(&log.broken), Rule::UnknownBatch);
+    log.broken.clear();
+    log.at = later(51);
+    log.queue_in_batch(4, &inclusion, true);
+    assert_eq!(one(&log.broken), Rule::BatchExpired { at: later(50) });
 }

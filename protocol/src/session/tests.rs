@@ -86,6 +86,7 @@ fn in_flight(seq: u64, kind: &str, state: CommandState) -> command::Command {
         queued: CommandQueued {
             attested: false,
             batch_id: None,
+            batch_inclusion: None,
             bundle_key: None,
             destructive: false,
             held: false,

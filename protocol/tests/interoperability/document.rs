@@ -24,6 +24,12 @@ const OF_THE_LEDGER: &[&str] = &[
     "UNREGISTERED_TIMEOUT_SECONDS",
     "PENDING_PER_LANE_MAX",
     "SWEEP_SECONDS",
+    "SCOPE_LEAVES_MAX",
+    "APPROVERS_MAX",
+    "BATCH_REASON_CHARS_MAX",
+    "BATCH_EXPIRES_SECONDS_MIN",
+    "BATCH_EXPIRES_SECONDS_MAX",
+    "BATCH_EXPIRES_SECONDS_DEFAULT",
 ];
 
 /// The text from this heading to the next of its level or above.

@@ -33,6 +33,7 @@ fn command(kind: &str, state: &str) -> Command {
         queued: CommandQueued {
             attested: kind.attested,
             batch_id: None,
+            batch_inclusion: None,
             bundle_key: None,
             destructive: kind.destructive,
             held: false,

@@ -110,7 +110,6 @@ impl Ground {
             not_before: None,
             min_generation: None,
             batch_id: None,
-            held: false,
         }
     }
 

@@ -1,0 +1,204 @@
+//! Signatures: Ed25519 (RFC 8032) over DSSE's pre-authentication encoding, so that what was signed
+//! for one purpose is worth nothing for another (SPEC section 7).
+
+use std::fmt;
+
+use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Size of a public key, in bytes.
+pub const PUBLIC_KEY_BYTES: usize = 32;
+/// Size of a signature, in bytes.
+pub const SIGNATURE_BYTES: usize = 64;
+
+/// What a signature is for: DSSE's payload type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// An approver's word on a batch (SPEC P3).
+    BatchApproval,
+}
+
+impl Purpose {
+    /// The payload type that is signed with the payload.
+    pub const fn payload_type(self) -> &'static str {
+        match self {
+            Self::BatchApproval => "application/vnd.command-ledger.batch-approval.v1+msgpack",
+        }
+    }
+
+    /// The bytes that are signed: DSSE's pre-authentication encoding of type and payload.
+    pub fn encode(self, payload: &[u8]) -> Vec<u8> {
+        let kind = self.payload_type();
+        let head = format!("DSSEv1 {} {kind} {} ", kind.len(), payload.len());
+        [head.as_bytes(), payload].concat()
+    }
+}
+
+/// A public key that cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidKey {
+    /// The bytes have another length.
+    #[error("has {given} bytes; an Ed25519 public key has {PUBLIC_KEY_BYTES}")]
+    Length {
+        /// How many bytes were given.
+        given: usize,
+    },
+    /// The bytes are no point of the curve, or not the one way to write it.
+    #[error("is no Ed25519 public key in its canonical form")]
+    NotCanonical,
+    /// Signatures by it would hold for any message.
+    #[error("is an Ed25519 key of small order, which proves nothing")]
+    SmallOrder,
+}
+
+/// An Ed25519 public key in its one canonical form, of full order: two keys are the same person's
+/// exactly when their bytes are equal.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PublicKey([u8; PUBLIC_KEY_BYTES]);
+
+impl PublicKey {
+    /// Reads a key.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, InvalidKey> {
+        let given = bytes.len();
+        let bytes = bytes.try_into().map_err(|_| InvalidKey::Length { given })?;
+        let key = VerifyingKey::from_bytes(&bytes).map_err(|_| InvalidKey::NotCanonical)?;
+        if key.is_weak() {
+            return Err(InvalidKey::SmallOrder);
+        }
+        // The field has 2^255 - 19 elements; a larger number is another way to write a small one.
+        let [low, middle @ .., high] = bytes;
+        let too_large = low >= 0xed && middle == [0xff; 30] && high & 0x7f == 0x7f;
+        if too_large {
+            return Err(InvalidKey::NotCanonical);
+        }
+        Ok(Self(bytes))
+    }
+
+    /// The key of this private key.
+    pub fn of(key: &SigningKey) -> Self {
+        Self(key.verifying_key().to_bytes())
+    }
+
+    /// The canonical bytes.
+    pub const fn as_bytes(&self) -> &[u8; PUBLIC_KEY_BYTES] {
+        &self.0
+    }
+
+    /// Whether `signature` is this key's over the payload for the purpose. Strict: a signature has
+    /// one form, and no key or point of small order is taken.
+    pub fn verifies(&self, purpose: Purpose, payload: &[u8], signature: &[u8]) -> bool {
+        let key = VerifyingKey::from_bytes(&self.0);
+        let signature = Signature::from_slice(signature);
+        let (Ok(key), Ok(signature)) = (key, signature) else {
+            return false;
+        };
+        key.verify_strict(&purpose.encode(payload), &signature)
+            .is_ok()
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&hex::encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        crate::bytes::opaque::serialize(&self.0, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let bytes: Vec<u8> = crate::bytes::opaque::deserialize(deserializer)?;
+        Self::from_bytes(&bytes).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Signs a payload for a purpose.
+pub fn sign(key: &SigningKey, purpose: Purpose, payload: &[u8]) -> [u8; SIGNATURE_BYTES] {
+    key.sign(&purpose.encode(payload)).to_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(number: u8) -> SigningKey {
+        SigningKey::from_bytes(&[number; 32])
+    }
+
+    #[test]
+    fn p_the_encoding_is_that_of_the_dsse_specification() {
+        // Its example: type `http://example.com/HelloWorld`, payload `hello world`.
+        let purpose = Purpose::BatchApproval;
+        let kind = purpose.payload_type();
+        let expected = format!("DSSEv1 {} {kind} 11 hello world", kind.len());
+        assert_eq!(purpose.encode(b"hello world"), expected.as_bytes());
+    }
+
+    #[test]
+    fn p_a_signature_holds_for_its_payload_and_key_alone() {
+        let (purpose, one) = (Purpose::BatchApproval, key(1));
+        let public = PublicKey::of(&one);
+        let signature = sign(&one, purpose, b"payload");
+        assert!(public.verifies(purpose, b"payload", &signature));
+        assert!(!public.verifies(purpose, b"payloae", &signature));
+        assert!(!PublicKey::of(&key(2)).verifies(purpose, b"payload", &signature));
+        assert!(!public.verifies(purpose, b"payload", &signature[..63]));
+        for bit in 0..SIGNATURE_BYTES * 8 {
+            let mut changed = signature;
+            changed[bit / 8] ^= 1 << (bit % 8);
+            assert!(!public.verifies(purpose, b"payload", &changed), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn p_a_signature_has_one_form() {
+        // S + L is the same number to the group, and another signature to a lenient reader.
+        const L: [u8; 32] = [
+            0xed, 0xd3, 0xf5, 0x5c, 0x1a, 0x63, 0x12, 0x58, 0xd6, 0x9c, 0xf7, 0xa2, 0xde, 0xf9,
+            0xde, 0x14, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10,
+        ];
+        let purpose = Purpose::BatchApproval;
+        let mut signature = sign(&key(1), purpose, b"payload");
+        let mut carry = 0;
+        for (byte, add) in signature[32..].iter_mut().zip(L) {
+            let sum = u16::from(*byte) + u16::from(add) + carry;
+            *byte = sum.to_le_bytes()[0];
+            carry = sum >> 8;
+        }
+        assert!(!PublicKey::of(&key(1)).verifies(purpose, b"payload", &signature));
+    }
+
+    #[test]
+    fn p_keys_that_prove_nothing_are_refused() {
+        let mut identity = [0; 32];
+        identity[0] = 1;
+        assert_eq!(
+            PublicKey::from_bytes(&identity),
+            Err(InvalidKey::SmallOrder)
+        );
+        assert_eq!(PublicKey::from_bytes(&[0; 32]), Err(InvalidKey::SmallOrder));
+        // y = p + 3 is another way to write y = 3, a point of full order.
+        let mut three = [0; 32];
+        three[0] = 3;
+        assert!(PublicKey::from_bytes(&three).is_ok());
+        let mut again = [0xff; 32];
+        again[0] = 0xf0;
+        again[31] = 0x7f;
+        assert_eq!(PublicKey::from_bytes(&again), Err(InvalidKey::NotCanonical));
+        let mut two = [0; 32];
+        two[0] = 2;
+        assert_eq!(PublicKey::from_bytes(&two), Err(InvalidKey::NotCanonical));
+        let short = PublicKey::from_bytes(&[1; 31]);
+        assert_eq!(short, Err(InvalidKey::Length { given: 31 }));
+    }
+}

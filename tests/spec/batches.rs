@@ -1,0 +1,129 @@
+//! A batch from its proposal to the end of its commands, as people use it (SPEC P3, P4).
+
+use std::path::Path;
+
+use ledger_tests::process::Process;
+use ledger_tests::up::Up;
+use serde_json::{Value, json};
+
+/// A folder that the account of the servers may walk through.
+fn folder() -> tempfile::TempDir {
+    let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o711);
+    tempfile::Builder::new()
+        .permissions(mode)
+        .tempdir()
+        .unwrap()
+}
+
+/// A token of a new identity that may do this much.
+async fn token(up: &Up, identity: &str, permission: &str) -> String {
+    let grants = json!([{"permission": permission, "resource": "*"}]);
+    let input = json!({"identity": identity, "grants": grants});
+    let made = up.admin.call("tokens.create", input).await.ok();
+    made["token"].as_str().unwrap().to_owned()
+}
+
+/// `command-ledger batch …` as the holder of a token: exit code, stdout, stderr.
+async fn batch(up: &Up, token: &str, arguments: &[&str]) -> (i32, String, String) {
+    let mut all = vec!["batch"];
+    all.extend(arguments);
+    if arguments[0] != "keygen" {
+        all.extend(["--tenant", up.text("tenantId"), "--api", up.text("api")]);
+        all.extend(["--token", token]);
+    }
+    let mut process = Process::start(&all);
+    let code = process.ended().await.code().unwrap();
+    (code, process.stdout(), process.tail())
+}
+
+async fn audit(up: &Up, verb: &str) {
+    let mut audit = Process::start(&["audit", verb, "--postgres", up.text("postgres")]);
+    let status = audit.ended().await;
+    let told = (audit.stdout(), audit.tail());
+    assert!(status.success(), "{verb}: {told:?}");
+}
+
+fn key_file(up: &Up, index: usize) -> String {
+    let file = up.line["approvers"][index]["keyFile"].as_str().unwrap();
+    assert!(Path::new(file).is_file(), "{file}");
+    file.to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p3_a_command_runs_after_two_people_have_signed_what_they_saw() {
+    let folder = folder();
+    let up = Up::start(folder.path()).await;
+    assert_eq!(up.line["quorum"], 2);
+    let ada = token(&up, "ada", "compute:batches:approve").await;
+    let bob = token(&up, "bob", "compute:batches:approve").await;
+    let proposer = token(&up, "pia", "compute:batches:create").await;
+
+    let allowed = format!("{}:inventory.refresh:{{\"sections\":[\"os\"]}}", up.node(0));
+    let propose = [
+        "propose",
+        "--reason",
+        "what runs there?",
+        "--command",
+        &allowed,
+        "--idempotency-key",
+        "look",
+    ];
+    let (code, id, told) = batch(&up, &proposer, &propose).await;
+    assert_eq!(code, 0, "{told}");
+    let id = id.trim();
+    let (_, again, _) = batch(&up, &proposer, &propose).await;
+    assert_eq!(again.trim(), id, "a retry finds the first one");
+
+    let run = |sections: Value, key: &str| {
+        json!({
+            "nodeId": up.node(0), "kind": "inventory.refresh", "batchId": id,
+            "payload": {"sections": sections}, "idempotencyKey": key,
+        })
+    };
+    let other = up
+        .admin
+        .call("commands.run", run(json!(["cpu"]), "1"))
+        .await;
+    assert_eq!((other.code(), other.field()), ("INVALID_INPUT", "batchId"));
+    let command = up.admin.call("commands.run", run(json!(["os"]), "2")).await;
+    let command = command.ok();
+    assert_eq!(command["awaitingApproval"], true, "{command}");
+
+    let keys = [key_file(&up, 0), key_file(&up, 1)];
+    let approve = |key: usize| ["approve", "--batch", id, "--key", &keys[key]];
+    let (code, _, told) = batch(&up, &proposer, &approve(0)).await;
+    assert_eq!(code, 3, "without the permission: {told}");
+    let (code, shown, told) = batch(&up, &ada, &approve(0)).await;
+    assert_eq!(code, 0, "{told}");
+    for part in [up.node(0), "what runs there?", "api:pia", "1 of 2"] {
+        assert!(shown.contains(part), "no {part}: {shown}");
+    }
+    let (code, _, told) = batch(&up, &ada, &approve(1)).await;
+    assert_eq!(code, 3, "one person twice: {told}");
+    assert!(told.contains("one person counts once"), "{told}");
+    let (code, _, _) = batch(&up, &ada, &["verify", "--batch", id]).await;
+    assert_eq!(code, 1, "one approval of two");
+    assert_eq!(up.command(&command).await["state"], "pending");
+
+    let (code, shown, told) = batch(&up, &bob, &approve(1)).await;
+    assert_eq!(code, 0, "{told}");
+    assert!(shown.contains("2 of 2 approvals, approved"), "{shown}");
+    let command = up.settled(&command).await;
+    assert_eq!(command["state"], "succeeded", "{command}");
+    let (code, _, told) = batch(&up, &bob, &["verify", "--batch", id]).await;
+    assert_eq!(code, 0, "{told}");
+    let stranger = folder.path().join("stranger.pem");
+    let stranger = stranger.to_str().unwrap();
+    let (code, _, told) = batch(&up, "", &["keygen", "--out", stranger]).await;
+    assert_eq!(code, 0, "{told}");
+    let trusting = ["verify", "--batch", id, "--key", stranger];
+    let (code, _, _) = batch(&up, &bob, &trusting).await;
+    assert_eq!(code, 1, "no approval by whom I trust");
+    let (code, _, told) = batch(&up, &bob, &["approve", "--batch", id, "--key", stranger]).await;
+    assert_eq!(code, 3, "{told}");
+    assert!(told.contains("publicKey is no approver's"), "{told}");
+
+    audit(&up, "replay").await;
+    audit(&up, "check").await;
+    assert!(up.stop().await.success());
+}
