@@ -125,8 +125,10 @@ CREATE TABLE public.join_tokens (
     expires_at timestamp with time zone NOT NULL,
     used_at timestamp with time zone,
     allowed_kinds text[],
+    used_by bytea,
     CONSTRAINT join_tokens_allowed_kinds_check CHECK (((cardinality(allowed_kinds) >= 1) AND (cardinality(allowed_kinds) <= 100))),
-    CONSTRAINT join_tokens_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
+    CONSTRAINT join_tokens_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32)),
+    CONSTRAINT join_tokens_used_by_check CHECK ((octet_length(used_by) = 32))
 );
 
 CREATE TABLE public.leases (

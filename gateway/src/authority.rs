@@ -26,7 +26,7 @@ mod server;
 
 pub use identity::ALLOWED_KINDS_OID;
 pub(crate) use identity::{Unreadable, peer};
-pub(crate) use node::InvalidRequest;
+pub(crate) use node::{InvalidRequest, requested_key};
 pub use node::{NodeCertificate, NodeCertificateTerms};
 pub use server::ServerCertificate;
 

@@ -1,8 +1,9 @@
 //! A join: a token and a certificate request against a certificate (SPEC A11, P7).
 //!
 //! The token is used up in a transaction that commits only after the certificate is in the
-//! ledger: a daemon whose join failed half-way may use its token again, and of two joins with one
-//! token at the same time one waits for the other and is refused.
+//! ledger: a daemon whose join failed half-way may use its token again, also one that never got the
+//! answer, with the same key. Of two joins with one token and two keys one waits for the other and
+//! is refused.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use ledger_protocol::frame::{JoinRequest, JoinResponse};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::authority::NodeCertificateTerms;
+use crate::authority::{NodeCertificateTerms, requested_key};
 use crate::gateway::Shared;
 use crate::http::Failure;
 use crate::{Error, limits};
@@ -61,13 +62,15 @@ fn unavailable(error: &(dyn std::error::Error + 'static)) -> Failure {
 
 async fn issue(shared: &Shared, request: &JoinRequest) -> Result<JoinResponse, Failure> {
     let ledger = &shared.ledger;
+    let public_key = requested_key(&request.csr);
+    let public_key = public_key.map_err(|invalid| Failure::invalid(&invalid.to_string()))?;
     let mut transaction = ledger
         .pool()
         .begin()
         .await
         .map_err(|error| unavailable(&error))?;
     let now = ledger.now();
-    let used = join_tokens::consume(&mut transaction, &request.token, now)
+    let used = join_tokens::consume(&mut transaction, &request.token, &public_key, now)
         .await
         .map_err(|error| unavailable(&error))?;
     let Some(admission) = used else {

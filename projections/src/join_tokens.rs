@@ -83,29 +83,33 @@ pub async fn create(conn: &mut PgConnection, token: &JoinToken) -> Result<(), Er
     Ok(())
 }
 
-/// Uses a token up. Answers whom it was made for, once: of any number of
-/// attempts at the same time one gets them. `None` when the text is no token, names none, has the
-/// wrong secret, or the token is used or expired; a caller is not to be told which.
+/// Uses a token up. Answers whom it was made for, to one key: of any number of attempts at the same
+/// time one gets them, and after it whoever comes with its key again until the token expires, for
+/// the answer to the first may have been lost. `None` when the text is no token, names none, has the
+/// wrong secret, or the token is used by another or expired; a caller is not to be told which.
 ///
 /// The hashes are compared by the database, in time that depends on them: what that could tell an
 /// attacker is a prefix of a hash, from which no secret follows.
 pub async fn consume(
     conn: &mut PgConnection,
     text: &str,
+    public_key: &[u8],
     now: Timestamp,
 ) -> Result<Option<Admission>, Error> {
     let Some((id, secret)) = split::<JoinTokenId>(text) else {
         return Ok(None);
     };
     let used: Option<(Uuid, Uuid, Option<Vec<String>>)> = sqlx::query_as(
-        "UPDATE join_tokens SET used_at = 'epoch'::timestamptz + $3 * interval '1 microsecond'
-         WHERE id = $1 AND secret_sha256 = $2 AND used_at IS NULL
+        "UPDATE join_tokens SET used_by = $4,
+             used_at = 'epoch'::timestamptz + $3 * interval '1 microsecond'
+         WHERE id = $1 AND secret_sha256 = $2 AND (used_at IS NULL OR used_by = $4)
            AND expires_at > 'epoch'::timestamptz + $3 * interval '1 microsecond'
          RETURNING tenant, node, allowed_kinds",
     )
     .bind(id.uuid())
     .bind(secret_sha256(secret))
     .bind(now.as_micros())
+    .bind(public_key)
     .fetch_optional(conn)
     .await?;
     Ok(used.map(|(tenant, node, allowed_kinds)| Admission {
@@ -120,6 +124,7 @@ mod tests {
     use super::*;
 
     const SECRET: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA0";
+    const KEY: [u8; 32] = [1; 32];
 
     fn token(seconds: u32) -> (JoinToken, String) {
         let created_at = Timestamp::from_micros(1_764_490_000_000_001);
@@ -156,20 +161,29 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
-    async fn a11_a_join_token_works_once(pool: sqlx::PgPool) {
+    async fn a11_a_join_token_works_for_one_key(pool: sqlx::PgPool) {
         let (token, text) = token(60);
         let mut conn = pool.acquire().await.unwrap();
         create(&mut conn, &token).await.unwrap();
         let now = token.created_at.plus_seconds(1);
         let wrong = text.replace("AA0", "AA1");
-        assert_eq!(consume(&mut conn, &wrong, now).await.unwrap(), None);
+        assert_eq!(consume(&mut conn, &wrong, &KEY, now).await.unwrap(), None);
         let expected = Some(Admission {
             tenant: token.tenant,
             node: token.node,
             allowed_kinds: token.allowed_kinds,
         });
-        assert_eq!(consume(&mut conn, &text, now).await.unwrap(), expected);
-        assert_eq!(consume(&mut conn, &text, now).await.unwrap(), None);
+        for (key, expected) in [
+            (KEY, expected.clone()),
+            ([2; 32], None),
+            // The answer to the first was lost.
+            (KEY, expected),
+        ] {
+            let used = consume(&mut conn, &text, &key, now).await.unwrap();
+            assert_eq!(used, expected);
+        }
+        let late = consume(&mut conn, &text, &KEY, token.expires_at);
+        assert_eq!(late.await.unwrap(), None);
     }
 
     #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
@@ -178,9 +192,14 @@ mod tests {
         let mut conn = pool.acquire().await.unwrap();
         create(&mut conn, &token).await.unwrap();
         let end = token.expires_at;
-        assert_eq!(consume(&mut conn, &text, end).await.unwrap(), None);
+        assert_eq!(consume(&mut conn, &text, &KEY, end).await.unwrap(), None);
         let before = end.plus_micros(-1);
-        assert!(consume(&mut conn, &text, before).await.unwrap().is_some());
+        assert!(
+            consume(&mut conn, &text, &KEY, before)
+                .await
+                .unwrap()
+                .is_some()
+        );
     }
 
     #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
@@ -190,11 +209,12 @@ mod tests {
             .await
             .unwrap();
         let now = token.created_at;
-        let attempt = || async {
+        let attempt = async |key: u8| {
             let mut conn = pool.acquire().await.unwrap();
-            consume(&mut conn, &text, now).await.unwrap().is_some()
+            let used = consume(&mut conn, &text, &[key; 32], now).await;
+            used.unwrap().is_some()
         };
-        let (a, b, c, d) = tokio::join!(attempt(), attempt(), attempt(), attempt());
+        let (a, b, c, d) = tokio::join!(attempt(1), attempt(2), attempt(3), attempt(4));
         let used = [a, b, c, d].into_iter().filter(|used| *used).count();
         assert_eq!(used, 1);
     }

@@ -178,7 +178,7 @@ async fn a11_a_join_token_is_good_for_its_node_once(pool: PgPool) {
     let text = made["token"].as_str().unwrap();
     let mut connection = world.pool.acquire().await.unwrap();
     let now = world.ledger.now();
-    let used = join_tokens::consume(&mut connection, text, now)
+    let used = join_tokens::consume(&mut connection, text, &[1; 32], now)
         .await
         .unwrap();
     let admission = Admission {
@@ -188,7 +188,7 @@ async fn a11_a_join_token_is_good_for_its_node_once(pool: PgPool) {
     };
     assert_eq!(used, Some(admission));
     assert_eq!(
-        join_tokens::consume(&mut connection, text, now)
+        join_tokens::consume(&mut connection, text, &[2; 32], now)
             .await
             .unwrap(),
         None
@@ -213,7 +213,8 @@ async fn d11_a_join_token_is_restricted_to_kinds_that_exist(pool: PgPool) {
     assert_eq!(made["allowedKinds"], json!(["diag.nvml", "node.reboot"]));
     let now = world.ledger.now();
     let mut connection = world.pool.acquire().await.unwrap();
-    let used = join_tokens::consume(&mut connection, made["token"].as_str().unwrap(), now)
+    let text = made["token"].as_str().unwrap();
+    let used = join_tokens::consume(&mut connection, text, &[1; 32], now)
         .await
         .unwrap()
         .unwrap();

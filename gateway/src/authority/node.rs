@@ -87,6 +87,11 @@ pub(super) fn issue(
     })
 }
 
+/// The Ed25519 key that a request is for.
+pub(crate) fn requested_key(csr_pem: &str) -> Result<Vec<u8>, InvalidRequest> {
+    read_request(csr_pem).map(|(_, public_key)| public_key)
+}
+
 /// The key of a request that proves possession of it.
 fn read_request(csr_pem: &str) -> Result<(SubjectPublicKeyInfo, Vec<u8>), InvalidRequest> {
     let invalid = |problem| InvalidRequest { problem };

@@ -42,7 +42,7 @@ async fn a11_a_join_token_gives_a_certificate_that_opens_a_session(pool: PgPool)
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
-async fn a11_a_join_token_is_used_once_in_time_and_as_a_whole(pool: PgPool) {
+async fn a11_a_join_token_is_used_by_one_key_in_time_and_as_a_whole(pool: PgPool) {
     let world = World::start(pool).await;
     let node = world.register("n").await;
     let now = world.ledger.now();
@@ -61,11 +61,30 @@ async fn a11_a_join_token_is_used_once_in_time_and_as_a_whole(pool: PgPool) {
             "{token:?}"
         );
     }
-    let (one, two) = tokio::join!(world.join(&token, &request), world.join(&token, &request));
+    let other = csr(&key());
+    let (one, two) = tokio::join!(world.join(&token, &request), world.join(&token, &other));
     let mut statuses = [one.status, two.status];
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 401]);
-    assert_eq!(world.join(&token, &request).await.status, 401);
+    assert_eq!(world.join(&token, &csr(&key())).await.status, 401);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p7_a_daemon_that_did_not_get_the_answer_joins_again_with_the_same_key(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.register("n").await;
+    let token = world.token(node, world.ledger.now().plus_seconds(60)).await;
+    let key = key();
+    assert_eq!(world.join(&token, &csr(&key)).await.status, 200);
+    let joined = world.join(&token, &csr(&key)).await;
+    assert_eq!(joined.status, 200, "{joined:?}");
+    let pem = joined.body["certificate"].as_str().unwrap().to_owned();
+    let identity = Identity {
+        certificate: pem,
+        key: key.serialize_pem(),
+        node,
+    };
+    assert_eq!(world.open(&identity).await.epoch, 1);
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
