@@ -123,6 +123,7 @@ impl World {
             agent_version: "1".to_owned(),
             applied_generation: 0,
             boot_id: "boot".to_owned(),
+            certificate: None,
             gateway: "g".to_owned(),
             journal_id: JournalId::from_uuid(Uuid::from_u128(9)),
             highest_seq: 0,

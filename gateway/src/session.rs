@@ -10,11 +10,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
-use ledger_projections::nodes;
 use ledger_protocol::frame::JournalEntry;
 use ledger_protocol::id::NodeId;
 use ledger_protocol::limits::FRAME_BYTES_MAX;
 use ledger_protocol::node::OpenSession;
+use ledger_protocol::refusal::Refusal;
 use ledger_protocol::session::{Close, Effect, Message, Peer, Session};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
@@ -152,12 +152,15 @@ impl Driver<'_> {
         entries: Vec<JournalEntry>,
     ) -> Result<Vec<Effect>, Close> {
         let (ledger, node) = (&self.shared.ledger, self.node);
-        self.check_certificate().await?;
         let opened = match ledger
             .open_session(&self.shared.actor, node, open, entries)
             .await
         {
             Ok(opened) => opened,
+            Err(ledger::Error::Refused(Refusal::CertificateReplaced(_))) => {
+                warn!(%node, "a daemon shows a certificate that was replaced when its node joined anew");
+                return Err(Close::certificate_replaced());
+            }
             Err(ledger::Error::Refused(refusal)) => {
                 return Err(Close::policy(&refusal.to_string()));
             }
@@ -184,28 +187,6 @@ impl Driver<'_> {
         Ok(self
             .machine
             .opened(&opened.node, &opened.replay, elapsed, ledger.now()))
-    }
-
-    /// Refuses a certificate that a join has replaced, before it lets go the session of the one
-    /// that replaced it.
-    async fn check_certificate(&self) -> Result<(), Close> {
-        let read = async {
-            let mut conn = self.shared.ledger.pool().acquire().await?;
-            nodes::get(&mut conn, self.node).await
-        };
-        match read.await {
-            Ok(Some(node)) if self.machine.peer().is_replaced(&node) => {
-                let node = self.node;
-                warn!(%node, "a daemon shows a certificate that was replaced when its node joined anew");
-                Err(Close::certificate_replaced())
-            }
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let (node, error) = (self.node, &error as &dyn std::error::Error);
-                warn!(%node, error, "a session could not be opened");
-                Err(Close::try_again("the ledger is not available"))
-            }
-        }
     }
 
     /// Holds the open session until something ends it.

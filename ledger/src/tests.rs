@@ -51,6 +51,7 @@ fn open(boot: &str, journal: u8) -> OpenSession {
         agent_version: "1".to_owned(),
         applied_generation: 0,
         boot_id: boot.to_owned(),
+        certificate: None,
         gateway: "g".to_owned(),
         journal_id: JournalId::new(NOW, [journal; 10]),
         highest_seq: 0,

@@ -89,7 +89,16 @@ pub enum Session {
     },
 }
 
-/// What a daemon says of itself when it opens a session.
+/// The certificate that a node shows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Presented {
+    /// SHA-256 of its DER, in hex.
+    pub fingerprint: String,
+    /// Start of its validity.
+    pub not_before: Timestamp,
+}
+
+/// What a daemon says of itself, and shows, when it opens a session.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct OpenSession {
     /// Version of the agent.
@@ -98,6 +107,8 @@ pub struct OpenSession {
     pub applied_generation: u64,
     /// The machine's boot id.
     pub boot_id: String,
+    /// The connection's certificate; unknown where there is none, as in a simulation.
+    pub certificate: Option<Presented>,
     /// Name of the gateway.
     pub gateway: String,
     /// The life of its journal.
@@ -246,6 +257,15 @@ impl Node {
         allowed.is_none_or(|allowed| allowed.iter().any(|name| name == kind))
     }
 
+    /// Whether the node has joined anew since this certificate was given (SPEC P7): then what shows
+    /// it is not what the books name. A certificate that is newer than the books, which a restored
+    /// ledger may meet, is not.
+    pub fn has_replaced(&self, shown: &Presented) -> bool {
+        self.certificate.as_ref().is_some_and(|held| {
+            shown.fingerprint != held.fingerprint && shown.not_before <= held.not_before
+        })
+    }
+
     /// Whether it is connected now.
     pub fn is_connected(&self) -> bool {
         matches!(self.session, Session::Open { .. })
@@ -299,9 +319,15 @@ impl Node {
         Ok(Body::NodeRegistered(registered))
     }
 
-    /// The event that opens a session under the next epoch, or why not.
+    /// The event that opens a session under the next epoch, or why not. A certificate that a join
+    /// has replaced opens none, so that it cannot let go the session of the one that replaced it.
     pub fn decide_open_session(&self, open: OpenSession) -> Result<NodeSessionOpened, Refusal> {
         self.check_present()?;
+        if let Some(shown) = &open.certificate
+            && self.has_replaced(shown)
+        {
+            return Err(Refusal::CertificateReplaced(self.id));
+        }
         for (field, text) in [
             ("agentVersion", &open.agent_version),
             ("bootId", &open.boot_id),

@@ -22,6 +22,9 @@ pub enum Refusal {
     /// The node exists already.
     #[error("node {0} is registered already")]
     NodeExists(NodeId),
+    /// The node has joined anew since this certificate was given (SPEC P7).
+    #[error("certificate of node {0} was replaced when it joined anew")]
+    CertificateReplaced(NodeId),
     /// The session that asks is not the node's newest (SPEC D2).
     #[error("session epoch {given} is not the node's newest, {current}")]
     StaleEpoch {

@@ -17,7 +17,7 @@ use crate::frame::{
 };
 use crate::id::{CommandId, NodeId};
 use crate::limits;
-use crate::node::{Node, OpenSession};
+use crate::node::{Node, OpenSession, Presented};
 use crate::time::Timestamp;
 
 mod acknowledge;
@@ -46,24 +46,11 @@ pub struct Peer {
     pub node_id: NodeId,
 }
 
-/// Which certificate it is.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Presented {
-    /// SHA-256 of its DER, in hex.
-    pub fingerprint: String,
-    /// Start of its validity.
-    pub not_before: Timestamp,
-}
-
 impl Peer {
-    /// Whether the node has joined anew since this certificate was given (SPEC P7): then what shows
-    /// it is not what the books name. A certificate that is newer than the books, which a restored
-    /// ledger may meet, is not.
+    /// Whether the node has joined anew since its certificate was given.
     pub fn is_replaced(&self, node: &Node) -> bool {
-        let (Some(shown), Some(held)) = (&self.certificate, &node.certificate) else {
-            return false;
-        };
-        shown.fingerprint != held.fingerprint && shown.not_before <= held.not_before
+        let shown = self.certificate.as_ref();
+        shown.is_some_and(|shown| node.has_replaced(shown))
     }
 
     /// Whether the identity may run this kind.
@@ -240,6 +227,7 @@ impl Session {
             agent_version,
             applied_generation,
             boot_id,
+            certificate: self.peer.certificate.clone(),
             gateway: self.terms.gateway.clone(),
             journal_id,
             highest_seq,

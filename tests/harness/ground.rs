@@ -93,6 +93,7 @@ impl Ground {
             agent_version: "1".to_owned(),
             applied_generation: 0,
             boot_id: "boot".to_owned(),
+            certificate: None,
             gateway: "made-up".to_owned(),
             journal_id: JournalId::new(self.ledger.now(), self.ledger.new_id_random()),
             highest_seq: 0,

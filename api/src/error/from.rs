@@ -145,6 +145,7 @@ impl From<Refusal> for Error {
             },
             Refusal::Invalid { field, problem } => Self::invalid(field, problem),
             Refusal::NodeDeleted(_)
+            | Refusal::CertificateReplaced(_)
             | Refusal::StaleEpoch { .. }
             | Refusal::NotPending { .. }
             | Refusal::NotDue { .. }

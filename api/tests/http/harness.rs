@@ -218,6 +218,7 @@ impl World {
             agent_version: "1.2.3".to_owned(),
             applied_generation: 0,
             boot_id: "boot-1".to_owned(),
+            certificate: None,
             gateway: "gateway-1".to_owned(),
             journal_id: JournalId::new(self.ledger.now(), self.ledger.new_id_random()),
             highest_seq: 0,

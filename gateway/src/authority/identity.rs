@@ -1,7 +1,8 @@
 //! What a node's certificate says: which node it is, and which kinds it may run (SPEC D11).
 
 use ledger_protocol::id::NodeId;
-use ledger_protocol::session::{Peer, Presented};
+use ledger_protocol::node::Presented;
+use ledger_protocol::session::Peer;
 use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
 use rcgen::CustomExtension;
 use x509_parser::asn1_rs::{FromDer, Oid, Sequence, ToDer, Utf8String, oid};

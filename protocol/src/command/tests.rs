@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::batch::{Batch, Inclusion, Place};
 use crate::canonical;
-use crate::event::{BatchCreated, Ending, NodeRegistered, NodeSessionOpened};
+use crate::event::{BatchCreated, Ending, NodeCertified, NodeRegistered, NodeSessionOpened};
 use crate::frame::{EntryState, Update, UpdateState};
 use crate::id::{BatchId, EventId, JournalId};
 use crate::kind::{Registry, Role};
-use crate::node::{Node, OpenSession};
+use crate::node::{Node, OpenSession, Presented};
 use crate::refusal::Refusal;
 
 const NOW: Timestamp = Timestamp::from_micros(1_764_490_000_000_000);
@@ -67,6 +67,7 @@ fn open(node: Node, journal_id: JournalId) -> Node {
             agent_version: "1".to_owned(),
             applied_generation: 0,
             boot_id: "boot-1".to_owned(),
+            certificate: None,
             gateway: "g".to_owned(),
             journal_id,
             highest_seq: 0,
@@ -608,7 +609,7 @@ fn d6_what_the_journal_holds_the_daemon_answers_for() {
 #[test]
 fn d11_a_restricted_identity_refuses_at_enqueue_and_at_dispatch() {
     let life = Life::of("node.reboot");
-    let certified = crate::event::NodeCertified {
+    let certified = NodeCertified {
         allowed_kinds: Some(vec!["inventory.refresh".to_owned()]),
         fingerprint: "ab".repeat(32),
         not_after: later(1_000),
@@ -704,6 +705,7 @@ fn l11_a_node_cannot_lift_seq_or_generation_beyond_reason() {
             agent_version: "1".to_owned(),
             applied_generation,
             boot_id: "boot-1".to_owned(),
+            certificate: None,
             gateway: "g".to_owned(),
             journal_id: JournalId::new(NOW, [5; 10]),
             highest_seq,
@@ -737,6 +739,45 @@ fn l11_a_node_cannot_lift_seq_or_generation_beyond_reason() {
 }
 
 #[test]
+fn p7_a_certificate_that_a_join_has_replaced_opens_no_session() {
+    let certificate = |letter: &str, seconds| Presented {
+        fingerprint: letter.repeat(64),
+        not_before: NOW.plus_seconds(seconds),
+    };
+    let mut node = connected_node();
+    let open = |node: &Node, certificate: Option<Presented>| {
+        node.decide_open_session(OpenSession {
+            agent_version: "1".to_owned(),
+            applied_generation: 0,
+            boot_id: "boot-1".to_owned(),
+            certificate,
+            gateway: "g".to_owned(),
+            journal_id: JournalId::new(NOW, [5; 10]),
+            highest_seq: 0,
+            role: Role::Node,
+        })
+    };
+    // A ledger that was restored to before the join names none.
+    assert!(open(&node, Some(certificate("a", 10))).is_ok());
+    let held = certificate("b", 20);
+    node.certificate = Some(NodeCertified {
+        allowed_kinds: None,
+        fingerprint: held.fingerprint.clone(),
+        not_after: NOW.plus_seconds(3_600),
+        not_before: held.not_before,
+        public_key: vec![1; 32],
+    });
+    let refused = Err(Refusal::CertificateReplaced(node.id));
+    // Two joins may share a second.
+    for older in [certificate("a", 10), certificate("a", 20)] {
+        assert_eq!(open(&node, Some(older)), refused);
+    }
+    for shown in [Some(held), Some(certificate("c", 30)), None] {
+        assert!(open(&node, shown).is_ok());
+    }
+}
+
+#[test]
 fn l7_a_seq_at_the_end_of_numbers_is_refused_and_folds_without_overflow() {
     let mut node = connected_node();
     node.seq = u64::MAX;
@@ -763,6 +804,7 @@ fn l11_a_journal_that_has_seen_more_lifts_seq() {
             agent_version: "1".to_owned(),
             applied_generation: 0,
             boot_id: "boot-1".to_owned(),
+            certificate: None,
             gateway: "g".to_owned(),
             journal_id: JournalId::new(NOW, [5; 10]),
             highest_seq: 41,
