@@ -1,5 +1,6 @@
 //! What must hold while something dies.
 
+mod any_part;
 mod parts;
 mod publisher;
 mod simulated_fleet;

@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ledger_protocol::event::{Body, Stream};
+use ledger_protocol::id::CommandId;
 use ledger_tests::database;
-use ledger_tests::ground::events;
+use ledger_tests::ground::{events, steps};
 use ledger_tests::http::Caller;
 use ledger_tests::nats::{self, Server, assert_whole};
 use ledger_tests::process::Process;
-use ledger_tests::serve::{Service, gateway, serve};
+use ledger_tests::serve::{Service, gateway, install, serve};
 use ledger_tests::wait::{found, until};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -58,28 +58,14 @@ impl Parts {
     async fn start(pool: &PgPool, nats: &str) -> Self {
         let url = database::url(pool);
         let folder = tempfile::tempdir().unwrap();
-        Process::output(&["migrate", "--postgres", url.as_str()]).await;
-        let tenant =
-            Process::output(&["tenant", "create", "acme", "--postgres", url.as_str()]).await;
-        let tenant = tenant.trim();
-        let token = [
-            "token",
-            "create",
-            "--tenant",
-            tenant,
-            "--identity",
-            "ada",
-            "--admin",
-        ];
-        let token = Process::output(&[&token[..], &["--postgres", url.as_str()]].concat()).await;
+        let admin = install(&url).await;
         let authority = folder.path().join("authority");
         let (serve, gateway) = tokio::join!(
             serve(&url, Some(nats)),
             gateway(&url, authority.to_str().unwrap())
         );
         let sweeper = Process::start(&["sweeper", "--postgres", url.as_str()]);
-        let api = format!("http://{}", serve.address);
-        let admin = Caller::new(api, tenant, token.trim());
+        let admin = admin.at(serve.address);
         let node = admin
             .call("nodes.register", json!({"name": "n"}))
             .await
@@ -210,25 +196,14 @@ async fn d7_whichever_part_dies_every_command_ends_once_and_has_at_most_one_effe
     }
     assert!(succeeded > ROUNDS, "{succeeded}");
 
-    let events = events(&pool).await;
+    let steps = steps(&events(&pool).await);
     for command in &commands {
-        let id = command["id"].as_str().unwrap().parse().unwrap();
-        let own = events
-            .iter()
-            .filter(|event| event.stream == Stream::Command(id));
-        let mut counts = [0; 3];
-        for event in own {
-            match event.body {
-                Body::CommandQueued(_) => counts[0] += 1,
-                Body::CommandRunning(_) => counts[1] += 1,
-                Body::CommandSettled(_) => counts[2] += 1,
-                _ => {}
-            }
-        }
-        let [queued, running, settled] = counts;
+        let id: CommandId = command["id"].as_str().unwrap().parse().unwrap();
+        let [queued, running, settled] = steps[&id];
         assert!(
             queued == 1 && running <= 1 && settled == 1,
-            "{id}: {counts:?}"
+            "{id}: {:?}",
+            steps[&id]
         );
     }
     let listed = parts

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ledger::{Clock, Ledger, Options, Run};
 use ledger_projections::log;
 use ledger_protocol::command::Command;
-use ledger_protocol::event::{Actor, Event, NodeRegistered, Stream};
+use ledger_protocol::event::{Actor, Body, Event, NodeRegistered, Stream};
 use ledger_protocol::frame::{Update, UpdateState};
 use ledger_protocol::id::{CommandId, JournalId, NodeId, TenantId};
 use ledger_protocol::kind::{Registry, Role};
@@ -171,6 +171,24 @@ pub async fn events(pool: &PgPool) -> Vec<Event> {
         .iter()
         .map(|event| Event::decode(&event.bytes).unwrap())
         .collect()
+}
+
+/// How often each command was queued, began to run, and settled.
+pub fn steps(events: &[Event]) -> BTreeMap<CommandId, [usize; 3]> {
+    let mut steps: BTreeMap<CommandId, [usize; 3]> = BTreeMap::new();
+    for event in events {
+        let Stream::Command(id) = event.stream else {
+            continue;
+        };
+        let [queued, running, settled] = steps.entry(id).or_default();
+        match event.body {
+            Body::CommandQueued(_) => *queued += 1,
+            Body::CommandRunning(_) => *running += 1,
+            Body::CommandSettled(_) => *settled += 1,
+            _ => {}
+        }
+    }
+    steps
 }
 
 /// How many events of the log are about this command.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use reqwest::Url;
 use serde_json::Value;
 
+use crate::http::Caller;
 use crate::process::Process;
 
 /// A process that listens somewhere.
@@ -16,6 +17,19 @@ pub struct Service {
     pub address: SocketAddr,
     arguments: Vec<String>,
     ready: &'static str,
+}
+
+/// A tenant and its admin in an empty database, by the program's own commands; the API's address
+/// comes later.
+pub async fn install(postgres: &Url) -> Caller {
+    let at = ["--postgres", postgres.as_str()];
+    let run = async |words: &[&str]| Process::output(&[words, &at].concat()).await;
+    run(&["migrate"]).await;
+    let tenant = run(&["tenant", "create", "acme"]).await;
+    let tenant = tenant.trim();
+    let token = ["--tenant", tenant, "--identity", "ada", "--admin"];
+    let token = run(&[&["token", "create"], &token[..]].concat()).await;
+    Caller::new("", tenant, token.trim())
 }
 
 /// `command-ledger serve`: an API, and a publisher when there is a NATS.
@@ -30,6 +44,12 @@ pub async fn serve(postgres: &Url, nats: Option<&str>) -> Service {
 /// `command-ledger gateway`, with the authority in this folder.
 pub async fn gateway(postgres: &Url, authority: &str) -> Service {
     let more = ["--authority", authority];
+    start("gateway", postgres, &more, "gateway serves nodes").await
+}
+
+/// One of several gateways, woken by NATS.
+pub async fn gateway_of_many(postgres: &Url, authority: &str, name: &str, nats: &str) -> Service {
+    let more = ["--authority", authority, "--name", name, "--nats", nats];
     start("gateway", postgres, &more, "gateway serves nodes").await
 }
 
@@ -74,6 +94,11 @@ impl Service {
     /// Dies as `kill -9` does, and starts again on the same address.
     pub async fn crash(&mut self) {
         self.process.kill().await;
+        self.revive().await;
+    }
+
+    /// Starts again what has died, on the same address.
+    pub async fn revive(&mut self) {
         (self.process, _) = launch(&self.arguments, self.address, self.ready).await;
     }
 }
