@@ -20,6 +20,14 @@ pub async fn connect(url: &str, connections_max: u32) -> Result<PgPool, Error> {
             ),
             ("lock_timeout", LOCK_TIMEOUT.as_millis().to_string()),
             ("synchronous_commit", "on".to_owned()),
+            // A connection keeps its plans. One that was made when a table was small reads all of
+            // it, and goes on to until the next ANALYZE, however large the table has become by
+            // then; with 10,000 new nodes each look at what is due would read millions of rows
+            // (SPEC D3). Every question of the service has its index.
+            ("enable_seqscan", "off".to_owned()),
+            // Where there is no index after all, Postgres below 18 takes the plan for so dear that
+            // it would compile it.
+            ("jit", "off".to_owned()),
         ])
         .disable_statement_logging();
     let pool = PgPoolOptions::new()

@@ -108,6 +108,9 @@ pub async fn live_of(conn: &mut PgConnection, nodes: &[Uuid]) -> Result<Vec<Comm
 /// What may go out now to these nodes: pending and due, in `seq` order per node, within each
 /// lane's credits less what is in flight there (SPEC D3, K3). Held commands, those that back
 /// off, and those that their node cannot take yet are passed over.
+///
+/// Each node is looked up by itself (`LIMIT` keeps Postgres from joining), because a join may read
+/// every node that there is, connected or not.
 pub async fn due(
     conn: &mut PgConnection,
     nodes: &[NodeId],
@@ -122,7 +125,10 @@ pub async fn due(
     let rows: Vec<(Uuid, Vec<u8>)> = sqlx::query_as(
         "SELECT due.id, due.snapshot
          FROM unnest($1::uuid[]) AS asked (node)
-         JOIN nodes ON nodes.id = asked.node AND NOT nodes.deleted
+         CROSS JOIN LATERAL (
+             SELECT applied_generation, allowed_kinds FROM nodes
+             WHERE id = asked.node AND NOT deleted LIMIT 1
+         ) AS nodes
          CROSS JOIN unnest($2::text[], $3::bigint[]) AS lanes (lane, credits)
          CROSS JOIN LATERAL (
              SELECT id, seq, snapshot FROM commands_live AS c
@@ -172,7 +178,8 @@ pub struct Found {
 /// What stands in the way of each of these, in their order. Asked after the nodes were locked.
 ///
 /// The newest live `seq` is looked for above the newest settled one, because below it lie the
-/// remains of deleted rows, which stay for as long as anybody's transaction is open.
+/// remains of deleted rows, which stay for as long as anybody's transaction is open. Each is looked
+/// up by itself, as in [`due`].
 pub async fn before_enqueue(
     conn: &mut PgConnection,
     asked: &[Asked<'_>],
@@ -186,7 +193,8 @@ pub async fn before_enqueue(
                  WHERE node = asked.node AND seq > settled.seq)) AS newest_seq
          FROM unnest($1::uuid[], $2::text[], $3::text[])
              WITH ORDINALITY AS asked (node, key, lane, place)
-         LEFT JOIN command_keys AS k ON k.node = asked.node AND k.key = asked.key
+         LEFT JOIN LATERAL (SELECT command FROM command_keys
+             WHERE node = asked.node AND key = asked.key LIMIT 1) AS k ON true
          CROSS JOIN LATERAL (SELECT coalesce(max(seq), 0) AS seq
              FROM commands_settled WHERE node = asked.node) AS settled
          LEFT JOIN LATERAL (
@@ -210,11 +218,11 @@ pub async fn count_pending(
     lanes: &[&str],
 ) -> Result<Vec<(Uuid, String, i64)>, Error> {
     let rows = sqlx::query_as(
-        "SELECT c.node, c.lane, count(*)
+        "SELECT asked.node, asked.lane, pending.count
          FROM unnest($1::uuid[], $2::text[]) AS asked (node, lane)
-         JOIN commands_live AS c
-           ON c.node = asked.node AND c.lane = asked.lane AND NOT c.in_flight
-         GROUP BY c.node, c.lane",
+         CROSS JOIN LATERAL (SELECT count(*) FROM commands_live AS c
+             WHERE c.node = asked.node AND c.lane = asked.lane AND NOT c.in_flight) AS pending
+         WHERE pending.count > 0",
     )
     .bind(nodes)
     .bind(lanes)

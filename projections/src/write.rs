@@ -198,6 +198,9 @@ async fn queue(
 }
 
 /// Commands that move on: live rows that change, live rows that end, settled rows.
+///
+/// The rows to be changed are named once more by `ANY`, so that whatever join Postgres chooses
+/// reads these and not the whole table.
 async fn advance(
     conn: &mut PgConnection,
     changed: Vec<LiveRow>,
@@ -217,7 +220,7 @@ async fn advance(
              FROM unnest($1::uuid[], $2::text[], $3::boolean[], $4::bigint[], $5::uuid[],
                      $6::bytea[])
                  AS new (id, state, in_flight, due_at, held_by, snapshot)
-             WHERE c.id = new.id
+             WHERE c.id = new.id AND c.id = ANY($1)
          ), ended AS (
              DELETE FROM commands_live WHERE id = ANY($7)
          )
@@ -246,7 +249,8 @@ async fn update_settled(conn: &mut PgConnection, rows: Vec<SettledRow>) -> Resul
     columns!(
         sqlx::query(
             "UPDATE commands_settled AS c SET snapshot = new.snapshot
-         FROM unnest($1::uuid[], $2::bytea[]) AS new (id, snapshot) WHERE c.id = new.id"
+         FROM unnest($1::uuid[], $2::bytea[]) AS new (id, snapshot)
+         WHERE c.id = new.id AND c.id = ANY($1)"
         ),
         &rows,
         id,
@@ -307,7 +311,7 @@ async fn update_batches(conn: &mut PgConnection, rows: Vec<BatchRow>) -> Result<
         sqlx::query(
             "UPDATE batches AS b SET approved = new.approved, snapshot = new.snapshot
              FROM unnest($1::uuid[], $2::boolean[], $3::bytea[]) AS new (id, approved, snapshot)
-             WHERE b.id = new.id"
+             WHERE b.id = new.id AND b.id = ANY($1)"
         ),
         &rows,
         id,

@@ -1,6 +1,7 @@
 //! The gateway on a real ledger, with small daemons over real TLS WebSockets.
 
 mod daemon;
+mod dead_nodes;
 mod dispatching;
 mod frames;
 mod joining;
