@@ -11,14 +11,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ledger_protocol::id::{CommandId, NodeId};
+use ledger_tests::database;
 use ledger_tests::fleet::{Effects, Fleet, assert_booted, boots};
-use ledger_tests::front::Front;
+use ledger_tests::front::{Front, Order};
 use ledger_tests::ground::{events, steps};
 use ledger_tests::http::Caller;
 use ledger_tests::nats::{self, Server, assert_whole};
 use ledger_tests::process::Process;
 use ledger_tests::serve::{Service, gateway_of_many, install, serve};
-use ledger_tests::{database, wait};
+use ledger_tests::wait::{self, setting};
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom as _;
 use rand::{RngExt as _, SeedableRng as _};
@@ -44,13 +45,6 @@ const ENDS_WITHIN: Duration = Duration::from_secs(NOT_AFTER_SECONDS.end + 2 * 5 
 /// Between two boots of a node whose reboot is waited for.
 const BOOT_EVERY: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-
-fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| {
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} must be a number; it is `{text}`"))
-    })
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
@@ -98,7 +92,7 @@ impl Town {
             serve(&url, Some(nats)),
             serve(&url, Some(nats)),
         );
-        let front = Front::start(vec![first.address, second.address]).await;
+        let front = Front::start(vec![first.address, second.address], Order::Turns).await;
         let admin = admin.at(one.address);
         let at = format!("https://{}", front.address);
         let ca = folder.join("authority/node-ca.pem");

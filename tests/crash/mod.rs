@@ -4,4 +4,5 @@ mod any_part;
 mod parts;
 mod publisher;
 mod simulated_fleet;
+mod storm;
 mod sweeper;

@@ -3,12 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::http::Caller;
 use crate::process::Process;
-use crate::wait::until;
+use crate::wait::{DEADLINE, until_within};
+
+/// What each further node may add to the time in which all join: one joins at a time.
+const JOIN_WITHIN: Duration = Duration::from_millis(50);
 
 /// How often a node began, and finished, the effect of one command.
 #[derive(Debug, Default)]
@@ -62,7 +66,8 @@ impl Fleet {
 
     /// Waits until every node has its certificate.
     pub async fn joined(&self) {
-        until("every node has joined", async || {
+        let within = DEADLINE + JOIN_WITHIN * u32::try_from(self.nodes.len()).unwrap();
+        until_within(within, "every node has joined", async || {
             let mut folders = self.nodes.iter().map(|(_, folder)| folder);
             folders.all(|folder| folder.join("identity.json").exists())
         })

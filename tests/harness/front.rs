@@ -3,12 +3,21 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::{CancellationToken, DropGuard};
+
+/// Who is tried first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// Each in turn.
+    Turns,
+    /// The first of the list; the others are there for when it is dead.
+    Listed,
+}
 
 /// The address. It ends, with all its connections, when this value goes.
 #[derive(Debug)]
@@ -19,16 +28,20 @@ pub struct Front {
 }
 
 impl Front {
-    /// Listens on any port for these services. Each gets its turn.
+    /// Listens on any port for these services.
     #[expect(
         clippy::disallowed_methods,
         reason = "the guard in the value ends the task"
     )]
-    pub async fn start(services: Vec<SocketAddr>) -> Self {
+    pub async fn start(services: Vec<SocketAddr>, order: Order) -> Self {
+        // Each link has two, and the usual limit is 1,024; every process may raise its own.
+        let mut files = getrlimit(Resource::Nofile);
+        files.current = files.maximum;
+        setrlimit(Resource::Nofile, files).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let stop = CancellationToken::new();
-        let (accepting, stopped) = (accept(listener, services.into()), stop.clone());
+        let (accepting, stopped) = (accept(listener, services.into(), order), stop.clone());
         tokio::spawn(async move { stopped.run_until_cancelled(accepting).await });
         Self {
             address,
@@ -37,11 +50,14 @@ impl Front {
     }
 }
 
-async fn accept(listener: TcpListener, services: Arc<[SocketAddr]>) {
-    let (mut links, turn) = (JoinSet::new(), AtomicUsize::new(0));
+async fn accept(listener: TcpListener, services: Arc<[SocketAddr]>, order: Order) {
+    let (mut links, mut turn) = (JoinSet::new(), 0);
     loop {
         let (client, _) = listener.accept().await.unwrap();
-        let (services, first) = (services.clone(), turn.fetch_add(1, Ordering::Relaxed));
+        let (services, first) = (services.clone(), turn);
+        if order == Order::Turns {
+            turn = (turn + 1) % services.len();
+        }
         links.spawn(async move {
             for place in 0..services.len() {
                 let service = services[(first + place) % services.len()];

@@ -68,6 +68,19 @@ pub fn naming(text: &str) -> Vec<Known> {
     all().into_iter().filter(names).collect()
 }
 
+/// How many files and sockets a process has open.
+pub fn open_files(pid: i32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
+}
+
+/// The most memory that a process has had, in KiB.
+pub fn memory_peak_kib(pid: i32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak = peak.unwrap().trim().strip_suffix(" kB").unwrap();
+    peak.parse().unwrap()
+}
+
 /// Unix sockets whose paths start like this and that somebody still holds.
 pub fn sockets_below(path: &str) -> Vec<String> {
     let table = fs::read_to_string("/proc/net/unix").unwrap();
