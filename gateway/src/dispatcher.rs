@@ -1,8 +1,9 @@
 //! Sends due commands to the nodes whose sessions are here (SPEC D3). One task, for all of them.
 //!
-//! What wakes a node: something committed that may make a command due or give a credit back, a
-//! session that opens, and a look at every session once a second, which serves backoffs and
-//! `notBefore` and repairs whatever was missed. Woken nodes wait in `Wakes`; a look takes as many
+//! What wakes a node: something committed that may make a command due or give a credit back, and a
+//! session that opens. Beside that there is a look at every session once a second, which serves
+//! backoffs and `notBefore` and repairs whatever was missed; however many sessions there are, no
+//! woken node waits for it. The nodes wait in `Wakes`; a look takes as many
 //! as there are, asks one question for all of them, and each node's commands are then dispatched
 //! at once, so that the ledger commits them in groups.
 //!
@@ -65,7 +66,8 @@ pub(crate) struct Replayed {
     pub(crate) is_cancelled: bool,
 }
 
-type InProgress<T> = FuturesUnordered<Pin<Box<dyn Future<Output = T> + Send>>>;
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type InProgress<T> = FuturesUnordered<Boxed<T>>;
 
 pub(crate) struct Dispatcher {
     ledger: Ledger,
@@ -76,6 +78,8 @@ pub(crate) struct Dispatcher {
     /// Nodes to be looked at for due commands.
     wakes: Wakes,
     looks: InProgress<Looked>,
+    /// Looks at nodes that nothing woke.
+    repairs: InProgress<Looked>,
     rounds: InProgress<Round>,
     /// Commands that are being dispatched.
     dispatching: usize,
@@ -98,6 +102,7 @@ impl Dispatcher {
             roster: Roster::default(),
             wakes: Wakes::default(),
             looks: FuturesUnordered::new(),
+            repairs: FuturesUnordered::new(),
             rounds: FuturesUnordered::new(),
             dispatching: 0,
             ready: VecDeque::new(),
@@ -127,6 +132,7 @@ impl Dispatcher {
                 },
                 Some(round) = self.rounds.next() => self.finish(round),
                 Some(looked) = self.looks.next() => self.sort(looked),
+                Some(looked) = self.repairs.next() => self.sort(looked),
                 Some(checked) = self.checks.next() => self.learn(checked),
                 _ = repair.tick() => self.repair(),
             }
@@ -227,7 +233,7 @@ impl Dispatcher {
             "the dispatcher fell behind the log and looks at everything"
         );
         for node in self.roster.nodes() {
-            self.wakes.wake(node);
+            self.wakes.remind(node);
             self.doubts.wake(node);
             self.roster.each(node, Entry::doubt_openings);
         }
@@ -238,29 +244,43 @@ impl Dispatcher {
             self.doubts.wake(node);
         }
         for node in self.roster.nodes() {
-            self.wakes.wake(node);
+            self.wakes.remind(node);
             self.send_cancels(node);
         }
     }
 
-    /// Starts looks at the woken nodes.
+    /// Starts looks at the woken nodes, and at the others.
     fn look(&mut self) {
-        let has_room = |dispatcher: &Self| {
-            dispatcher.ready.is_empty() && dispatcher.looks.len() < limits::LOOKS_MAX
-        };
-        while has_room(self) && self.wakes.is_waiting() {
+        while self.ready.is_empty()
+            && self.looks.len() < limits::LOOKS_MAX
+            && self.wakes.is_waiting()
+        {
             let taken = self.wakes.take(limits::NODES_PER_LOOK_MAX);
-            let (open, gone): (Vec<_>, Vec<_>) = taken
-                .into_iter()
-                .partition(|node| self.roster.open(*node).is_some());
-            for node in gone {
-                self.wakes.done(node);
-            }
-            if !open.is_empty() {
-                self.looks
-                    .push(Box::pin(look::look(self.ledger.clone(), open)));
+            if let Some(look) = self.begin_look(taken) {
+                self.looks.push(look);
             }
         }
+        while self.ready.is_empty()
+            && self.repairs.len() < limits::REPAIR_LOOKS_MAX
+            && self.wakes.is_reminded()
+        {
+            let taken = self.wakes.take_reminded(limits::NODES_PER_LOOK_MAX);
+            if let Some(look) = self.begin_look(taken) {
+                self.repairs.push(look);
+            }
+        }
+    }
+
+    /// A look at those of the nodes that have a session; nothing when none has.
+    fn begin_look(&mut self, taken: Vec<NodeId>) -> Option<Boxed<Looked>> {
+        let (open, gone): (Vec<_>, Vec<_>) = taken
+            .into_iter()
+            .partition(|node| self.roster.open(*node).is_some());
+        for node in gone {
+            self.wakes.done(node);
+        }
+        let look = (!open.is_empty()).then(|| look::look(self.ledger.clone(), open));
+        look.map(|look| Box::pin(look) as Boxed<Looked>)
     }
 
     /// Sorts by node what a look has found.

@@ -44,8 +44,11 @@ pub const WORKS_PER_SESSION_MAX: usize = 4;
 pub const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 /// Nodes of one read of due commands.
 pub const NODES_PER_LOOK_MAX: usize = 500;
-/// Reads of due commands at the same time; each takes one database connection for its time.
+/// Reads of due commands of woken nodes at the same time; each takes one database connection for its
+/// time.
 pub const LOOKS_MAX: usize = 2;
+/// The same of nodes that nothing woke. A fleet has many of them, and woken ones do not wait.
+pub const REPAIR_LOOKS_MAX: usize = 1;
 /// Commands that are being dispatched at the same time: a part of what the ledger's queue holds,
 /// so that a restart with a full fleet leaves room for everybody else.
 pub const DISPATCHES_MAX: usize = 1_024;
