@@ -45,11 +45,11 @@ pub(crate) fn data(event: &Event, position: u64, cancelled_in: Option<StateName>
         ),
         Body::CommandAcked(b) => (
             command(b.node_id, &b.kind, b.seq, StateName::Acked),
-            json!({ "epoch": b.epoch }),
+            json!({ "epoch": b.epoch, "sentEpoch": b.sent_epoch }),
         ),
         Body::CommandRunning(b) => (
             command(b.node_id, &b.kind, b.seq, StateName::Running),
-            json!({ "epoch": b.epoch }),
+            json!({ "epoch": b.epoch, "sentEpoch": b.sent_epoch }),
         ),
         Body::CommandCancelRequested(b) => (
             command(b.node_id, &b.kind, b.seq, cancelled_in.unwrap_or(pending)),
@@ -79,6 +79,7 @@ pub(crate) fn data(event: &Event, position: u64, cancelled_in: Option<StateName>
                 "appliedGeneration": b.applied_generation,
                 "bootId": b.boot_id,
                 "journalId": b.journal_id,
+                "journalLost": b.journal_lost,
                 "role": b.role.as_str(),
                 "seqLifted": b.seq_lifted,
             }),

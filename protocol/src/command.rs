@@ -78,12 +78,13 @@ pub enum State {
     },
     /// The node has it in its journal.
     Acked {
-        /// Epoch of the session that reported it.
+        /// Epoch of the session that reported it, or that sent it to a journal which was lost
+        /// before the node took it on again (SPEC D8).
         epoch: u64,
     },
     /// The node has started it.
     Running {
-        /// Epoch of the session that reported it.
+        /// Epoch as in [`Acked`](Self::Acked).
         epoch: u64,
     },
     /// It has ended.
@@ -279,14 +280,16 @@ impl Command {
                 State::Pending { held: false, .. } | State::Dispatched { .. },
             ) => {
                 self.acked_at = Some(at);
-                self.state = State::Acked { epoch: body.epoch };
+                let epoch = body.sent_epoch.unwrap_or(body.epoch);
+                self.state = State::Acked { epoch };
             }
             (
                 Body::CommandRunning(body),
                 State::Pending { held: false, .. } | State::Dispatched { .. } | State::Acked { .. },
             ) => {
                 self.running_at = Some(at);
-                self.state = State::Running { epoch: body.epoch };
+                let epoch = body.sent_epoch.unwrap_or(body.epoch);
+                self.state = State::Running { epoch };
             }
             (
                 Body::CommandCancelRequested(_),

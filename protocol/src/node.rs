@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command::Corrupt;
 use crate::event::{
-    Body, Event, NodeCertified, NodeDeleted, NodeGenerationApplied, NodeRegistered,
+    Body, Event, JournalLost, NodeCertified, NodeDeleted, NodeGenerationApplied, NodeRegistered,
     NodeSessionClosed, NodeSessionOpened, NodeSpecSet, Stream,
 };
 use crate::id::{JournalId, NodeId, TenantId};
@@ -43,6 +43,10 @@ pub struct Node {
     /// Journal of the newest session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_id: Option<JournalId>,
+    /// Epoch of the session before which the journal knows nothing (SPEC D8); 0 for a journal that
+    /// was never lost.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub journal_since: u64,
     /// Labels that operators select by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -159,6 +163,7 @@ impl Node {
                 generation: 0,
                 id,
                 journal_id: None,
+                journal_since: 0,
                 labels: body.labels.clone(),
                 name: body.name.clone(),
                 registered_at: event.at,
@@ -188,6 +193,9 @@ impl Node {
                 self.boot_id = Some(body.boot_id.clone());
                 self.epoch = body.epoch;
                 self.journal_id = Some(body.journal_id);
+                if body.journal_lost.is_some() {
+                    self.journal_since = body.epoch;
+                }
                 self.role = body.role;
                 let lifted = body.seq_lifted.unwrap_or(0);
                 self.seq = self.seq.max(lifted);
@@ -352,6 +360,9 @@ impl Node {
             .saturating_add(limits::SEQ_LIFT_MAX)
             .min(limits::COUNT_MAX);
         check_count("highestSeq", open.highest_seq, seq_max)?;
+        let replaced = self
+            .journal_id
+            .is_some_and(|journal| journal != open.journal_id);
         Ok(NodeSessionOpened {
             agent_version: open.agent_version,
             applied_generation: open.applied_generation,
@@ -359,6 +370,7 @@ impl Node {
             epoch: self.epoch + 1,
             gateway: open.gateway,
             journal_id: open.journal_id,
+            journal_lost: replaced.then_some(JournalLost::Replaced),
             role: open.role,
             seq_lifted: (open.highest_seq > self.seq).then_some(open.highest_seq),
         })

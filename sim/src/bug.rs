@@ -67,6 +67,8 @@ bugs! {
     EndsForgotten;
     /// A lost journal comes back under the same id.
     LostJournalKeepsItsId;
+    /// The ledger takes a fresh journal's word that nothing happened.
+    FreshJournalBelieved;
     /// A restart runs again whatever has no end.
     RunsAgainAfterCrash;
     /// The daemon takes its own clock for the server's.

@@ -350,6 +350,9 @@ impl Ledger {
         if self.has(Bug::EpochNotCompared) {
             show_epoch(&mut node, epoch);
         }
+        if self.has(Bug::FreshJournalBelieved) {
+            node.journal_since = 0;
+        }
         if self.has(Bug::SettledAgain) && command.state_name().is_terminal() {
             command.state = State::Running { epoch };
         }
@@ -432,12 +435,11 @@ impl Ledger {
         now: Timestamp,
     ) -> Result<(Node, Vec<Command>), Refusal> {
         let known = self.node(id)?;
-        let journal = open.journal_id;
-        let journal_lost = known.journal_id.is_some_and(|known| known != journal);
         let boot = &known.boot_id;
         let new_boot = boot.as_ref().is_some_and(|boot| *boot != open.boot_id);
         let opened = known.decide_open_session(open)?;
         let epoch = opened.epoch;
+        let journal_lost = opened.journal_lost.is_some();
         let mut decisions = vec![(Stream::Node(id), Body::NodeSessionOpened(opened))];
         if !self.has(Bug::RejoinProvesNothing) {
             for command in self.commands_of(id) {

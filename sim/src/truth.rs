@@ -178,13 +178,7 @@ impl Truth {
 
     /// The ledger settles a command. `is_known` tells whether the node's journal knows it now.
     /// Answers whether the node itself has said it.
-    pub fn settled(
-        &mut self,
-        command: &Command,
-        end: &CommandSettled,
-        life: u32,
-        is_known: bool,
-    ) -> bool {
+    pub fn settled(&mut self, command: &Command, end: &CommandSettled, is_known: bool) -> bool {
         let id = command.id;
         let facts = self.facts.entry(id).or_default();
         let reason = end.reason.as_deref();
@@ -194,17 +188,13 @@ impl Truth {
         if end.epoch.is_none() {
             // Cancelled or expired before it was in flight, or given up.
             let never = matches!(end.state, Outcome::Cancelled | Outcome::Expired);
-            // What a lost journal knew of a retry-safe command counts no more.
-            let started = if command.queued.retry_safe {
-                facts.starts_in_life.contains_key(&life)
-            } else {
-                facts.starts > 0
-            };
-            if never && started {
+            if never && facts.starts > 0 {
                 wrong.push(format!("S1: {id} is {:?} and was started", end.state));
             }
         } else if reason == Some("journal-lost") {
-            if is_known {
+            // What a fresh journal says of a command that the one before was sent stands there, and
+            // in the details.
+            if is_known && end.details.is_none() {
                 wrong.push(format!(
                     "D8: {id} is journal-lost and stands in the journal"
                 ));
@@ -226,8 +216,12 @@ impl Truth {
             if end.state == Outcome::Succeeded && !proved && !facts.ends.contains(&End::Succeeded) {
                 wrong.push(format!("S1: {id} is succeeded, which no executor said"));
             }
-            if end.state == Outcome::Rejected && facts.starts > 0 && !command.queued.retry_safe {
-                wrong.push(format!("D4: {id} is rejected and was started"));
+            // Whatever journal knew of it: the effect is what counts.
+            if end.state == Outcome::Rejected && facts.starts > 0 {
+                wrong.push(format!("D8: {id} is rejected and was started"));
+            }
+            if end.state == Outcome::Cancelled && !facts.applied.is_empty() {
+                wrong.push(format!("D8: {id} is cancelled and took effect"));
             }
         }
         self.wrong.extend(wrong);

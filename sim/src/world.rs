@@ -307,7 +307,6 @@ impl World {
                     .machines
                     .iter()
                     .find(|machine| machine.id == end.node_id);
-                let life = node.map_or(0, |machine| machine.disk.life);
                 let is_known = node.is_some_and(|machine| {
                     machine.disk.records().any(|record| match record {
                         Record::Accepted(command) => command.command_id == id,
@@ -324,9 +323,7 @@ impl World {
                 tally.falsely_lost += u64::from(is_false);
                 let has_copy = self.machines.iter().any(|machine| machine.is_copy);
                 let is_known = is_known && !is_stale && !has_copy;
-                // Each of two machines knows what it started, and none what the other did.
-                let life = if has_copy { u32::MAX } else { life };
-                let said = self.truth.settled(command, end, life, is_known);
+                let said = self.truth.settled(command, end, is_known);
                 let reason = end.reason.as_deref();
                 let ends_daemon = command.queued.self_terminating;
                 let count = match (end.state, reason) {

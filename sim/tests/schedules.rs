@@ -17,6 +17,10 @@ const ONCE_FAILED: &[(u64, &str)] = &[
         22_876,
         "the checker took a late word for a credit that the look had seen",
     ),
+    (
+        9_445,
+        "cancelled by a fresh journal that had taken on what the lost one had run",
+    ),
 ];
 
 fn setting(name: &str) -> Option<u64> {

@@ -262,9 +262,7 @@ fn decide_open_session(
     let tenant = known.tenant;
     let opened = known.decide_open_session(open.clone())?;
     let epoch = opened.epoch;
-    let journal_lost = known
-        .journal_id
-        .is_some_and(|journal| journal != open.journal_id);
+    let journal_lost = opened.journal_lost.is_some();
     let new_boot = known
         .boot_id
         .as_ref()

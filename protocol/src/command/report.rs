@@ -3,6 +3,8 @@
 //! Reports may come late, twice, out of order or not at all: what is already known is no event,
 //! and the first end stands.
 
+use serde_json::json;
+
 use crate::canonical;
 use crate::event::{
     Body, CommandAcked, CommandLateResult, CommandReturned, CommandRunning, Ending, Outcome,
@@ -34,7 +36,11 @@ pub fn decide(
     let (node_id, seq) = (command.queued.node_id, command.queued.seq);
     let outcome = match update.state {
         UpdateState::Busy => {
-            let returned = matches!(command.state, State::Dispatched { .. }).then(|| {
+            // What a lost journal may have taken on does not wait again as if nobody had it: a
+            // cancel or its deadline would then say that it never ran.
+            let is_back = matches!(command.state, State::Dispatched { .. })
+                && epoch_of_a_lost_journal(command, node).is_none();
+            let returned = is_back.then(|| {
                 let reason = "busy".to_owned();
                 Body::CommandReturned(CommandReturned {
                     epoch,
@@ -56,6 +62,7 @@ pub fn decide(
                 epoch,
                 kind,
                 node_id,
+                sent_epoch: epoch_of_a_lost_journal(command, node),
                 seq,
             };
             return Ok(news.then_some(Body::CommandAcked(acked)));
@@ -69,6 +76,7 @@ pub fn decide(
                 epoch,
                 kind,
                 node_id,
+                sent_epoch: epoch_of_a_lost_journal(command, node),
                 seq,
             };
             return Ok(news.then_some(Body::CommandRunning(running)));
@@ -88,7 +96,9 @@ pub fn decide(
     };
     match &command.state {
         State::Settled(settled) => {
-            let known = settled.end.epoch.is_some() && settled.end.ending() == ending;
+            let by_node = settled.end.epoch.is_some();
+            let end = settled.end.ending();
+            let known = by_node && (end == ending || end == without_knowledge(&ending));
             let news = !known && settled.late.is_none();
             let word = command.end(ending, Some(epoch));
             Ok(news.then_some(Body::CommandLateResult(CommandLateResult(word))))
@@ -96,7 +106,46 @@ pub fn decide(
         State::Pending { .. }
         | State::Dispatched { .. }
         | State::Acked { .. }
-        | State::Running { .. } => Ok(Some(command.settled(ending, Some(epoch)))),
+        | State::Running { .. } => {
+            let ending = if says_what_it_cannot_know(command, node, ending.outcome) {
+                without_knowledge(&ending)
+            } else {
+                ending
+            };
+            Ok(Some(command.settled(ending, Some(epoch))))
+        }
+    }
+}
+
+/// Epoch of the session that sent the command to a journal before the one that the node has.
+fn epoch_of_a_lost_journal(command: &Command, node: &Node) -> Option<u64> {
+    match command.state {
+        State::Dispatched { epoch } | State::Acked { epoch } | State::Running { epoch } => {
+            Some(epoch).filter(|epoch| *epoch < node.journal_since)
+        }
+        State::Pending { .. } | State::Settled(_) => None,
+    }
+}
+
+/// Whether a node that says "this had no effect" says more than it can know (SPEC D8): its journal
+/// is not the one that the command was sent to, which may have run it.
+fn says_what_it_cannot_know(command: &Command, node: &Node, outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Cancelled | Outcome::Rejected => epoch_of_a_lost_journal(command, node).is_some(),
+        Outcome::Succeeded | Outcome::Failed | Outcome::Expired => false,
+    }
+}
+
+/// The end of a command of which the journal that took it on is gone; what the node says instead
+/// stands in the details.
+fn without_knowledge(said: &Ending) -> Ending {
+    let mut word = json!({ "state": said.outcome.as_str() });
+    if let Some(reason) = &said.reason {
+        word["reason"] = reason.as_str().into();
+    }
+    Ending {
+        details: canonical::from_json(&word).ok(),
+        ..Ending::because(Outcome::Failed, "journal-lost")
     }
 }
 

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+mod lost_journal;
+
 use super::*;
 use crate::batch::{Batch, Inclusion, Place};
 use crate::canonical;

@@ -124,6 +124,9 @@ pub struct CommandAcked {
     pub kind: String,
     /// Its node.
     pub node_id: NodeId,
+    /// Epoch of the session that sent it to a journal which was lost since (SPEC D8).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_epoch: Option<u64>,
     /// Its place in the node's queue.
     pub seq: u64,
 }
@@ -138,6 +141,9 @@ pub struct CommandRunning {
     pub kind: String,
     /// Its node.
     pub node_id: NodeId,
+    /// Epoch of the session that sent it to a journal which was lost since (SPEC D8).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent_epoch: Option<u64>,
     /// Its place in the node's queue.
     pub seq: u64,
 }

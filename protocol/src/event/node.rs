@@ -45,11 +45,22 @@ pub struct NodeSessionOpened {
     pub gateway: String,
     /// The life of the daemon's journal.
     pub journal_id: JournalId,
+    /// The journal knows nothing of what the sessions before were sent (SPEC D8), by this sign.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub journal_lost: Option<JournalLost>,
     /// The role that the daemon has now.
     pub role: Role,
     /// Highest `seq` that the journal has seen, when the ledger knew less (SPEC L11).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seq_lifted: Option<u64>,
+}
+
+/// What shows that a journal is not the one that the sessions before had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JournalLost {
+    /// It has another id.
+    Replaced,
 }
 
 /// A node's session ended.

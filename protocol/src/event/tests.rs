@@ -146,6 +146,18 @@ fn samples() -> Vec<(&'static str, Body)> {
                 epoch: 3,
                 kind: kind(),
                 node_id,
+                sent_epoch: None,
+                seq,
+            }
+            .into(),
+        ),
+        (
+            "acked, sent to a lost journal",
+            CommandAcked {
+                epoch: 3,
+                kind: kind(),
+                node_id,
+                sent_epoch: Some(2),
                 seq,
             }
             .into(),
@@ -156,6 +168,18 @@ fn samples() -> Vec<(&'static str, Body)> {
                 epoch: 3,
                 kind: kind(),
                 node_id,
+                sent_epoch: None,
+                seq,
+            }
+            .into(),
+        ),
+        (
+            "running, sent to a lost journal",
+            CommandRunning {
+                epoch: 3,
+                kind: kind(),
+                node_id,
+                sent_epoch: Some(2),
                 seq,
             }
             .into(),
@@ -190,8 +214,24 @@ fn samples() -> Vec<(&'static str, Body)> {
                 epoch: 3,
                 gateway: "g1".to_owned(),
                 journal_id: JournalId::new(AT, [4; 10]),
+                journal_lost: None,
                 role: Role::Ramdisk,
                 seq_lifted: Some(50),
+            }
+            .into(),
+        ),
+        (
+            "session opened, journal lost",
+            NodeSessionOpened {
+                agent_version: "0.1.0".to_owned(),
+                applied_generation: 9,
+                boot_id: "b".to_owned(),
+                epoch: 3,
+                gateway: "g1".to_owned(),
+                journal_id: JournalId::new(AT, [4; 10]),
+                journal_lost: Some(JournalLost::Replaced),
+                role: Role::Ramdisk,
+                seq_lifted: None,
             }
             .into(),
         ),

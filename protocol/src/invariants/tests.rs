@@ -95,6 +95,7 @@ impl Log {
             epoch,
             gateway: "gw".to_owned(),
             journal_id: JournalId::new(NOW, [3; 10]),
+            journal_lost: None,
             role: Role::Node,
             seq_lifted: None,
         });
@@ -340,6 +341,7 @@ fn k3_what_a_look_could_not_see_takes_no_credit_from_it() {
                 epoch,
                 kind: kind.clone(),
                 node_id,
+                sent_epoch: None,
                 seq: 1,
             };
             log.event(Stream::Command(command(1)), acked.into());
@@ -347,6 +349,7 @@ fn k3_what_a_look_could_not_see_takes_no_credit_from_it() {
                 epoch,
                 kind,
                 node_id,
+                sent_epoch: None,
                 seq: 1,
             };
             log.event(Stream::Command(command(1)), running.into());

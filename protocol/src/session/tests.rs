@@ -63,6 +63,7 @@ fn node(generation: u64) -> Node {
         generation,
         id: node_id(1),
         journal_id: None,
+        journal_since: 0,
         labels: std::collections::BTreeMap::new(),
         name: "n".to_owned(),
         registered_at: NOW,

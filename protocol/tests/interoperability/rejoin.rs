@@ -115,6 +115,7 @@ fn is_sent_again(command: &Command, entry: Option<EntryState>) -> bool {
         generation: 0,
         id: node_id(),
         journal_id: None,
+        journal_since: 0,
         labels: std::collections::BTreeMap::new(),
         name: "n1".to_owned(),
         registered_at: AT,

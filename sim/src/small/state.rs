@@ -304,8 +304,7 @@ impl State {
                     _ => false,
                 });
                 let stale = end.epoch.is_some_and(|epoch| self.stale.contains(&epoch));
-                self.truth
-                    .settled(command, end, self.disk.life, is_known && !stale);
+                self.truth.settled(command, end, is_known && !stale);
             }
         }
         let wrong = self.ledger.wrong.pop().or_else(|| self.truth.wrong.pop());
