@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::stream::{SplitSink, SplitStream};
 use futures_util::{SinkExt, StreamExt};
+use ledger_protocol::event::JournalLost;
 use ledger_protocol::frame::JournalEntry;
 use ledger_protocol::id::NodeId;
 use ledger_protocol::limits::FRAME_BYTES_MAX;
@@ -172,6 +173,13 @@ impl Driver<'_> {
         };
         self.epoch = opened.node.epoch;
         info!(%node, epoch = self.epoch, replayed = opened.replay.len(), "session opened");
+        if let Some(JournalLost::Behind | JournalLost::Copied) = opened.journal_lost {
+            let epoch = self.epoch;
+            warn!(
+                %node, epoch, journal = ?opened.journal_lost,
+                "two daemons have one identity and copies of one state folder, or an old copy was put back"
+            );
+        }
         let replayed = |command: &ledger_protocol::command::Command| dispatcher::Replayed {
             command: command.id,
             is_cancelled: command.cancel_requested_at.is_some(),

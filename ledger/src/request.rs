@@ -5,7 +5,7 @@ use ledger_protocol::batch::{Batch, Leaf};
 use ledger_protocol::command::Command;
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::dsse::PublicKey;
-use ledger_protocol::event::{Actor, NodeCertified, NodeRegistered, NodeSpecSet};
+use ledger_protocol::event::{Actor, JournalLost, NodeCertified, NodeRegistered, NodeSpecSet};
 use ledger_protocol::frame::{JournalEntry, Update};
 use ledger_protocol::id::{BatchId, CommandId, NodeId, TenantId};
 use ledger_protocol::node::{Node, OpenSession};
@@ -72,6 +72,8 @@ pub struct Queued {
 /// The answer to an opened session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opened {
+    /// What shows that the journal knows nothing of the sessions before (SPEC D2, D8).
+    pub journal_lost: Option<JournalLost>,
     /// The node; its epoch is the session's.
     pub node: Node,
     /// Its commands in flight, in `seq` order, to be sent again (SPEC D6).

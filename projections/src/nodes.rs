@@ -1,6 +1,8 @@
 //! Questions about nodes.
 
-use ledger_protocol::event::NodeSpecSet;
+use std::collections::HashMap;
+
+use ledger_protocol::event::{NodeSpecSet, Outcome};
 use ledger_protocol::id::{NodeId, TenantId};
 use ledger_protocol::node::Node;
 use sqlx::PgConnection;
@@ -77,6 +79,33 @@ pub async fn newest_seqs(
     rows.into_iter()
         .map(|(node, seq)| {
             let seq = unsigned(seq, "commands_live", "seq", &node)?;
+            Ok((NodeId::from_uuid(node), seq))
+        })
+        .collect()
+}
+
+/// The highest `seq` of each of these nodes that surely ended by the node's own word: the two ends
+/// that nobody else can give. One look at an index for each.
+pub async fn answered_seqs(
+    conn: &mut PgConnection,
+    ids: &[Uuid],
+) -> Result<HashMap<NodeId, u64>, Error> {
+    let rows: Vec<(Uuid, i64)> = sqlx::query_as(
+        "SELECT asked.node, greatest(
+             coalesce((SELECT max(seq) FROM commands_settled
+                 WHERE node = asked.node AND state = $2), 0),
+             coalesce((SELECT max(seq) FROM commands_settled
+                 WHERE node = asked.node AND state = $3), 0))
+         FROM unnest($1::uuid[]) AS asked (node)",
+    )
+    .bind(ids)
+    .bind(Outcome::Succeeded.as_str())
+    .bind(Outcome::Rejected.as_str())
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|(node, seq)| {
+            let seq = unsigned(seq, "commands_settled", "seq", &node)?;
             Ok((NodeId::from_uuid(node), seq))
         })
         .collect()

@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::command::Corrupt;
+use crate::command::rejoin::Rejoin;
+use crate::command::{Command, Corrupt, State};
 use crate::event::{
     Body, Event, JournalLost, NodeCertified, NodeDeleted, NodeGenerationApplied, NodeRegistered,
     NodeSessionClosed, NodeSessionOpened, NodeSpecSet, Stream,
 };
+use crate::frame::EntryState;
 use crate::id::{JournalId, NodeId, TenantId};
 use crate::kind::Role;
 use crate::limits;
@@ -40,9 +42,18 @@ pub struct Node {
     pub generation: u64,
     /// Its id.
     pub id: NodeId,
+    /// The newest session is that of an older copy of the journal, or came from another machine
+    /// right after one: until a machine comes back twice in a row, no journal answers for what
+    /// another session sent (SPEC D2, D8).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub journal_copied: bool,
     /// Journal of the newest session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub journal_id: Option<JournalId>,
+    /// `seq` of the newest command when the journal was last lost: what the node answered of later
+    /// ones, this journal has seen.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub journal_seq: u64,
     /// Epoch of the session before which the journal knows nothing (SPEC D8); 0 for a journal that
     /// was never lost.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -162,7 +173,9 @@ impl Node {
                 epoch: 0,
                 generation: 0,
                 id,
+                journal_copied: false,
                 journal_id: None,
+                journal_seq: 0,
                 journal_since: 0,
                 labels: body.labels.clone(),
                 name: body.name.clone(),
@@ -190,15 +203,21 @@ impl Node {
             Body::NodeSessionOpened(body) if body.epoch > self.epoch && !gone => {
                 self.agent_version = Some(body.agent_version.clone());
                 self.applied_generation = body.applied_generation;
+                self.journal_copied = match body.journal_lost {
+                    None | Some(JournalLost::Replaced) => false,
+                    Some(JournalLost::Behind) => true,
+                    Some(JournalLost::Copied) => self.boot_id.as_ref() != Some(&body.boot_id),
+                };
                 self.boot_id = Some(body.boot_id.clone());
                 self.epoch = body.epoch;
                 self.journal_id = Some(body.journal_id);
-                if body.journal_lost.is_some() {
-                    self.journal_since = body.epoch;
-                }
                 self.role = body.role;
                 let lifted = body.seq_lifted.unwrap_or(0);
                 self.seq = self.seq.max(lifted);
+                if body.journal_lost.is_some() {
+                    self.journal_since = body.epoch;
+                    self.journal_seq = self.seq;
+                }
                 self.seq_lifted = self.seq_lifted.max(lifted);
                 self.session = Session::Open {
                     gateway: body.gateway.clone(),
@@ -327,9 +346,62 @@ impl Node {
         Ok(Body::NodeRegistered(registered))
     }
 
+    /// Highest `seq` that the journal is known to have seen: that of a command which it took on.
+    /// `live` are the node's commands that have not ended; `answered` is the highest `seq` of those
+    /// that ended by the node's word, 0 for none.
+    pub fn journal_seen<'a>(
+        &self,
+        live: impl IntoIterator<Item = &'a Command>,
+        answered: u64,
+    ) -> u64 {
+        let taken_on = live.into_iter().filter_map(|command| match command.state {
+            State::Acked { epoch } | State::Running { epoch } => {
+                (epoch >= self.journal_since).then_some(command.queued.seq)
+            }
+            State::Pending { .. } | State::Dispatched { .. } | State::Settled(_) => None,
+        });
+        // What was queued before the journal began, an earlier one may have answered.
+        let answered = Some(answered).filter(|seq| *seq > self.journal_seq);
+        taken_on.chain(answered).max().unwrap_or(0)
+    }
+
+    fn journal_lost(&self, open: &OpenSession, seen: u64) -> Option<JournalLost> {
+        let known = self.journal_id?;
+        if known != open.journal_id {
+            Some(JournalLost::Replaced)
+        } else if open.highest_seq < seen {
+            Some(JournalLost::Behind)
+        } else {
+            self.journal_copied.then_some(JournalLost::Copied)
+        }
+    }
+
+    /// What the opening proves of a command of which the journal holds `entry` (SPEC D6–D9). The
+    /// boot of another machine proves nothing.
+    pub fn rejoin(&self, opened: &NodeSessionOpened, entry: Option<EntryState>) -> Rejoin {
+        let same_machine = match opened.journal_lost {
+            None | Some(JournalLost::Replaced) => true,
+            Some(JournalLost::Behind | JournalLost::Copied) => false,
+        };
+        let new_boot = self
+            .boot_id
+            .as_ref()
+            .is_some_and(|boot| *boot != opened.boot_id);
+        Rejoin {
+            journal_lost: opened.journal_lost.is_some(),
+            new_boot: new_boot && same_machine,
+            entry,
+        }
+    }
+
     /// The event that opens a session under the next epoch, or why not. A certificate that a join
     /// has replaced opens none, so that it cannot let go the session of the one that replaced it.
-    pub fn decide_open_session(&self, open: OpenSession) -> Result<NodeSessionOpened, Refusal> {
+    /// `seen` is what [`journal_seen`](Self::journal_seen) says.
+    pub fn decide_open_session(
+        &self,
+        open: OpenSession,
+        seen: u64,
+    ) -> Result<NodeSessionOpened, Refusal> {
         self.check_present()?;
         if let Some(shown) = &open.certificate
             && self.has_replaced(shown)
@@ -360,9 +432,7 @@ impl Node {
             .saturating_add(limits::SEQ_LIFT_MAX)
             .min(limits::COUNT_MAX);
         check_count("highestSeq", open.highest_seq, seq_max)?;
-        let replaced = self
-            .journal_id
-            .is_some_and(|journal| journal != open.journal_id);
+        let journal_lost = self.journal_lost(&open, seen);
         Ok(NodeSessionOpened {
             agent_version: open.agent_version,
             applied_generation: open.applied_generation,
@@ -370,7 +440,7 @@ impl Node {
             epoch: self.epoch + 1,
             gateway: open.gateway,
             journal_id: open.journal_id,
-            journal_lost: replaced.then_some(JournalLost::Replaced),
+            journal_lost,
             role: open.role,
             seq_lifted: (open.highest_seq > self.seq).then_some(open.highest_seq),
         })
@@ -428,6 +498,14 @@ impl Node {
         }
         Ok(Body::NodeDeleted(NodeDeleted {}))
     }
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde hands over a reference"
+)]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 #[expect(

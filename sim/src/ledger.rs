@@ -7,9 +7,11 @@ use ed25519_dalek::SigningKey;
 use ledger_protocol::batch::create::{Create, Policy, Scope};
 use ledger_protocol::batch::{Batch, Leaf, Place, approve};
 use ledger_protocol::command::enqueue::Enqueue;
-use ledger_protocol::command::{Command, State, cancel, dispatch, expire, rejoin, release, report};
+use ledger_protocol::command::{
+    Command, State, StateName, cancel, dispatch, expire, rejoin, release, report,
+};
 use ledger_protocol::dsse::{PublicKey, Purpose, sign};
-use ledger_protocol::event::{Actor, Approver, Body, Event, Stream};
+use ledger_protocol::event::{Actor, Approver, Body, Event, Outcome, Stream};
 use ledger_protocol::frame::{JournalEntry, Update};
 use ledger_protocol::id::{BatchId, CommandId, EventId, NodeId, TenantId};
 use ledger_protocol::invariants::Checker;
@@ -435,26 +437,33 @@ impl Ledger {
         now: Timestamp,
     ) -> Result<(Node, Vec<Command>), Refusal> {
         let known = self.node(id)?;
-        let boot = &known.boot_id;
-        let new_boot = boot.as_ref().is_some_and(|boot| *boot != open.boot_id);
-        let opened = known.decide_open_session(open)?;
+        let live = self.commands_of(id);
+        let seen = known.journal_seen(live.iter().copied(), self.answered_seq(id));
+        let opened = known.decide_open_session(open, seen)?;
         let epoch = opened.epoch;
-        let journal_lost = opened.journal_lost.is_some();
-        let mut decisions = vec![(Stream::Node(id), Body::NodeSessionOpened(opened))];
+        let mut ends = Vec::new();
         if !self.has(Bug::RejoinProvesNothing) {
-            for command in self.commands_of(id) {
+            for command in live {
                 let entry = entries.iter().find(|entry| entry.command_id == command.id);
-                let proof = rejoin::Rejoin {
-                    journal_lost,
-                    new_boot,
-                    entry: entry.map(|entry| entry.state),
-                };
+                let proof = known.rejoin(&opened, entry.map(|entry| entry.state));
                 let end = rejoin::decide(command, proof, epoch);
-                decisions.extend(end.map(|end| (Stream::Command(command.id), end)));
+                ends.extend(end.map(|end| (Stream::Command(command.id), end)));
             }
         }
+        let mut decisions = vec![(Stream::Node(id), Body::NodeSessionOpened(opened))];
+        decisions.extend(ends);
         self.append(actor, now, decisions);
         Ok((self.node(id)?.clone(), self.in_flight(id)))
+    }
+
+    /// Highest `seq` that the node's word has ended; what `projections::nodes` asks the rows.
+    fn answered_seq(&self, node: NodeId) -> u64 {
+        let ended = |command: &&Command| {
+            let by_node = [Outcome::Succeeded, Outcome::Rejected].map(StateName::Ended);
+            command.node_id() == node && by_node.contains(&command.state_name())
+        };
+        let ended = self.commands.values().filter(ended);
+        ended.map(|command| command.queued.seq).max().unwrap_or(0)
     }
 
     pub(crate) fn close_session(

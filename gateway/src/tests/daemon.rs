@@ -166,6 +166,8 @@ impl Daemon {
     }
 
     pub(super) fn with_entries(mut self, entries: Vec<JournalEntry>) -> Self {
+        let highest = entries.iter().map(|entry| entry.seq).max().unwrap_or(0);
+        self.hello.highest_seq = self.hello.highest_seq.max(highest);
         self.hello.entries = entries;
         self
     }

@@ -5,6 +5,7 @@ mod dead_nodes;
 mod dispatching;
 mod frames;
 mod joining;
+mod journals;
 mod outages;
 mod scenarios;
 mod sessions;

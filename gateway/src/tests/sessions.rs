@@ -128,6 +128,7 @@ async fn d6_a_reconnect_replays_what_is_in_flight_in_order_and_then_cancels(pool
     let mut daemon = Daemon::connect(&world, world.gateway.address, &identity)
         .await
         .with_entries(entries);
+    daemon.hello.highest_seq = 4;
     daemon.greet().await;
     assert_eq!(daemon.receive_command().await.command_id, sent[0]);
     assert_eq!(daemon.receive_command().await.command_id, sent[1]);

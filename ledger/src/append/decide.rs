@@ -260,26 +260,19 @@ fn decide_open_session(
 ) -> Result<Outcome, Error> {
     let known = node(world, item.node)?;
     let tenant = known.tenant;
-    let opened = known.decide_open_session(open.clone())?;
-    let epoch = opened.epoch;
-    let journal_lost = opened.journal_lost.is_some();
-    let new_boot = known
-        .boot_id
-        .as_ref()
-        .is_some_and(|boot| *boot != open.boot_id);
+    let live = commands_of(world, item.node);
+    let answered = world.answered.get(&item.node).copied().unwrap_or(0);
+    let seen = known.journal_seen(live.iter().copied(), answered);
+    let opened = known.decide_open_session(open.clone(), seen)?;
+    let (epoch, journal_lost) = (opened.epoch, opened.journal_lost);
     let entries: HashMap<_, _> = entries
         .iter()
         .map(|entry| (entry.command_id, entry.state))
         .collect();
-    let ends: Vec<Decision> = commands_of(world, item.node)
+    let ends: Vec<Decision> = live
         .into_iter()
         .filter_map(|command| {
-            let entry = entries.get(&command.id).copied();
-            let proof = rejoin::Rejoin {
-                journal_lost,
-                new_boot,
-                entry,
-            };
+            let proof = known.rejoin(&opened, entries.get(&command.id).copied());
             let end = rejoin::decide(command, proof, epoch)?;
             Some((Stream::Command(command.id), end))
         })
@@ -293,5 +286,9 @@ fn decide_open_session(
         .cloned()
         .collect();
     let node = node(world, item.node)?.clone();
-    Ok(Outcome::Opened(Box::new(Opened { node, replay })))
+    Ok(Outcome::Opened(Box::new(Opened {
+        journal_lost,
+        node,
+        replay,
+    })))
 }

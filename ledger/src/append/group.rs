@@ -227,6 +227,14 @@ async fn load_nodes(
             world.number(node, newest);
         }
     }
+    let opening: Vec<Uuid> = items
+        .iter()
+        .filter(|item| matches!(item.request, Request::OpenSession { .. }))
+        .map(|item| item.node.uuid())
+        .collect();
+    if !opening.is_empty() {
+        world.answered = nodes::answered_seqs(conn, &opening).await?;
+    }
     Ok(())
 }
 

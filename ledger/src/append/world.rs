@@ -23,6 +23,8 @@ pub(super) struct World {
     pub(super) nodes: HashMap<NodeId, Node>,
     pub(super) commands: HashMap<CommandId, Command>,
     pub(super) keys: HashMap<(NodeId, String), CommandId>,
+    /// Highest `seq` that a node's word has ended, of the nodes whose sessions open; 0 for none.
+    pub(super) answered: HashMap<NodeId, u64>,
     /// Upper bound of the commands that wait in a lane; exact where it matters.
     pub(super) pending: HashMap<(NodeId, Lane), u32>,
     pub(super) batches: HashMap<BatchId, Batch>,

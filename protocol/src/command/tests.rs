@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+mod copied_journal;
 mod lost_journal;
 
 use super::*;
@@ -65,16 +66,7 @@ fn connected_node() -> Node {
 
 fn open(node: Node, journal_id: JournalId) -> Node {
     let opened = node
-        .decide_open_session(OpenSession {
-            agent_version: "1".to_owned(),
-            applied_generation: 0,
-            boot_id: "boot-1".to_owned(),
-            certificate: None,
-            gateway: "g".to_owned(),
-            journal_id,
-            highest_seq: 0,
-            role: Role::Node,
-        })
+        .decide_open_session(hello(journal_id, "boot-1", 0), 0)
         .unwrap();
     let version = node.version + 1;
     let opened = Body::NodeSessionOpened(opened);
@@ -83,6 +75,19 @@ fn open(node: Node, journal_id: JournalId) -> Node {
         &event(Stream::Node(node_id()), version, NOW, opened),
     )
     .unwrap()
+}
+
+fn hello(journal_id: JournalId, boot_id: &str, highest_seq: u64) -> OpenSession {
+    OpenSession {
+        agent_version: "1".to_owned(),
+        applied_generation: 0,
+        boot_id: boot_id.to_owned(),
+        certificate: None,
+        gateway: "g".to_owned(),
+        journal_id,
+        highest_seq,
+        role: Role::Node,
+    }
 }
 
 fn enqueue(kind: &str) -> enqueue::Enqueue {
@@ -703,16 +708,11 @@ fn l7_events_that_cannot_follow_are_refused() {
 fn l11_a_node_cannot_lift_seq_or_generation_beyond_reason() {
     let node = connected_node();
     let open = |highest_seq, applied_generation| {
-        node.decide_open_session(OpenSession {
-            agent_version: "1".to_owned(),
+        let hello = OpenSession {
             applied_generation,
-            boot_id: "boot-1".to_owned(),
-            certificate: None,
-            gateway: "g".to_owned(),
-            journal_id: JournalId::new(NOW, [5; 10]),
-            highest_seq,
-            role: Role::Node,
-        })
+            ..hello(JournalId::new(NOW, [5; 10]), "boot-1", highest_seq)
+        };
+        node.decide_open_session(hello, 0)
     };
     let lift = crate::limits::SEQ_LIFT_MAX;
     assert!(open(lift, 0).is_ok());
@@ -748,16 +748,11 @@ fn p7_a_certificate_that_a_join_has_replaced_opens_no_session() {
     };
     let mut node = connected_node();
     let open = |node: &Node, certificate: Option<Presented>| {
-        node.decide_open_session(OpenSession {
-            agent_version: "1".to_owned(),
-            applied_generation: 0,
-            boot_id: "boot-1".to_owned(),
+        let hello = OpenSession {
             certificate,
-            gateway: "g".to_owned(),
-            journal_id: JournalId::new(NOW, [5; 10]),
-            highest_seq: 0,
-            role: Role::Node,
-        })
+            ..hello(JournalId::new(NOW, [5; 10]), "boot-1", 0)
+        };
+        node.decide_open_session(hello, 0)
     };
     // A ledger that was restored to before the join names none.
     assert!(open(&node, Some(certificate("a", 10))).is_ok());
@@ -802,16 +797,7 @@ fn l7_a_seq_at_the_end_of_numbers_is_refused_and_folds_without_overflow() {
 fn l11_a_journal_that_has_seen_more_lifts_seq() {
     let node = connected_node();
     let opened: NodeSessionOpened = node
-        .decide_open_session(OpenSession {
-            agent_version: "1".to_owned(),
-            applied_generation: 0,
-            boot_id: "boot-1".to_owned(),
-            certificate: None,
-            gateway: "g".to_owned(),
-            journal_id: JournalId::new(NOW, [5; 10]),
-            highest_seq: 41,
-            role: Role::Node,
-        })
+        .decide_open_session(hello(JournalId::new(NOW, [5; 10]), "boot-1", 41), 0)
         .unwrap();
     assert_eq!(opened.seq_lifted, Some(41));
     let opened = event(

@@ -61,6 +61,11 @@ pub struct NodeSessionOpened {
 pub enum JournalLost {
     /// It has another id.
     Replaced,
+    /// It has the same id and has seen less than it has answered for: an older copy of the state
+    /// folder is at work, by itself or next to the one that it was taken from (SPEC D2).
+    Behind,
+    /// It has the same id, and the session before was that of an older copy.
+    Copied,
 }
 
 /// A node's session ended.

@@ -236,6 +236,36 @@ fn samples() -> Vec<(&'static str, Body)> {
             .into(),
         ),
         (
+            "session opened, older copy of a journal",
+            NodeSessionOpened {
+                agent_version: "0.1.0".to_owned(),
+                applied_generation: 9,
+                boot_id: "b".to_owned(),
+                epoch: 3,
+                gateway: "g1".to_owned(),
+                journal_id: JournalId::new(AT, [4; 10]),
+                journal_lost: Some(JournalLost::Behind),
+                role: Role::Ramdisk,
+                seq_lifted: None,
+            }
+            .into(),
+        ),
+        (
+            "session opened, after an older copy of a journal",
+            NodeSessionOpened {
+                agent_version: "0.1.0".to_owned(),
+                applied_generation: 9,
+                boot_id: "b".to_owned(),
+                epoch: 3,
+                gateway: "g1".to_owned(),
+                journal_id: JournalId::new(AT, [4; 10]),
+                journal_lost: Some(JournalLost::Copied),
+                role: Role::Ramdisk,
+                seq_lifted: None,
+            }
+            .into(),
+        ),
+        (
             "session closed",
             NodeSessionClosed {
                 epoch: 3,
