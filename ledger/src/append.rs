@@ -157,8 +157,10 @@ impl Ledger {
                 field: "kind",
                 problem: "is not registered".to_owned(),
             })?;
+        let now = self.now();
         let enqueue = Enqueue {
-            id: CommandId::new(self.now(), clock::random()),
+            asked_at: now,
+            id: CommandId::new(now, clock::random()),
             tenant: run.tenant,
             node: run.node,
             kind: kind.clone(),

@@ -57,6 +57,12 @@ pub enum Refusal {
         /// Its `notAfter`.
         not_after: Timestamp,
     },
+    /// A request for a command waited in the queue until the command's own deadline had passed.
+    #[error("the request waited until its notAfter, {not_after}, had passed; nothing was queued")]
+    WaitedTooLong {
+        /// The deadline that was asked for.
+        not_after: Timestamp,
+    },
     /// The node has not applied the generation that the command asks for (SPEC T1).
     #[error("node has applied generation {applied}; the command asks for {wanted}")]
     StaleGeneration {

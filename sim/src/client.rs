@@ -162,6 +162,7 @@ impl World {
         };
         let [.., a, b] = self.ids.to_be_bytes();
         let mut enqueue = Enqueue {
+            asked_at: at,
             id: CommandId::new(at, [0, 0, 0, 0, 0, 0, 0, 0, a, b]),
             tenant: self.ledger.tenant,
             node,

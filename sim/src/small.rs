@@ -127,6 +127,7 @@ impl Small {
                 continue;
             };
             let enqueue = Enqueue {
+                asked_at: NOW,
                 id: command_id(number),
                 tenant,
                 node: node_id(),

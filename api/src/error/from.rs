@@ -144,6 +144,8 @@ impl From<Refusal> for Error {
                 retry_after_seconds: None,
             },
             Refusal::Invalid { field, problem } => Self::invalid(field, problem),
+            // The caller asked in time; the service was too slow, and a later try may work.
+            Refusal::WaitedTooLong { .. } => Self::unavailable(refusal),
             Refusal::NodeDeleted(_)
             | Refusal::CertificateReplaced(_)
             | Refusal::StaleEpoch { .. }

@@ -15,6 +15,8 @@ use super::Command;
 /// What a caller asks for. The payload has passed the kind's schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Enqueue {
+    /// When it was asked for; what decides on it may come to it later.
+    pub asked_at: Timestamp,
     /// Id that the command will have.
     pub id: CommandId,
     /// The tenant in whose view the node must be.
@@ -133,6 +135,10 @@ impl Enqueue {
         }
         if let Some(flaw) = text::flaw(key) {
             return invalid("idempotencyKey", flaw.to_string());
+        }
+        if self.not_after <= now && self.not_after > self.asked_at {
+            let not_after = self.not_after;
+            return Err(Refusal::WaitedTooLong { not_after });
         }
         if self.not_after <= now {
             return invalid("notAfter", format!("must lie after now, {now}"));

@@ -92,6 +92,7 @@ fn hello(journal_id: JournalId, boot_id: &str, highest_seq: u64) -> OpenSession 
 
 fn enqueue(kind: &str) -> enqueue::Enqueue {
     enqueue::Enqueue {
+        asked_at: NOW,
         id: command_id(),
         tenant: tenant(),
         node: node_id(),
@@ -542,6 +543,19 @@ fn t3_a_deadline_lies_ahead_and_at_most_twelve_hours() {
         decide(&|r| r.idempotency_key = "a\0".to_owned()),
         Some("idempotencyKey")
     );
+}
+
+#[test]
+fn t1_a_request_that_waited_past_its_own_deadline_is_not_the_callers_fault() {
+    let mut request = enqueue("diag.nvml");
+    request.not_after = later(10);
+    let node = connected_node();
+    assert!(request.decide(&node, 0, 10, later(9)).is_ok());
+    for now in [later(10), later(11)] {
+        let not_after = later(10);
+        let refused = request.decide(&node, 0, 10, now);
+        assert_eq!(refused, Err(Refusal::WaitedTooLong { not_after }));
+    }
 }
 
 #[test]
