@@ -6,8 +6,10 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use serde_json::json;
 
-use crate::event::{Actor, Body, CommandQueued, CommandSettled, Event, Outcome, Stream};
+use crate::canonical;
+use crate::event::{Actor, Body, CommandQueued, CommandSettled, Ending, Event, Outcome, Stream};
 use crate::id::{CommandId, NodeId, TenantId};
 use crate::time::Timestamp;
 
@@ -409,17 +411,38 @@ impl Command {
         }
     }
 
+    /// How far it has come with its node, as `details.phase` says it when nobody hears its end
+    /// (SPEC S3); nothing when it is not in flight.
+    fn phase(&self) -> Option<&'static str> {
+        match self.state {
+            State::Dispatched { .. } => Some("delivered"),
+            State::Acked { .. } => Some("accepted"),
+            State::Running { .. } => Some("started"),
+            State::Pending { .. } | State::Settled(_) => None,
+        }
+    }
+
+    /// The end of a command in flight of which the node's word will not come: `failed`, with the
+    /// phase.
+    fn unheard(&self, phase: &str, reason: &str) -> Body {
+        let ending = Ending {
+            details: canonical::from_json(&json!({ "phase": phase })).ok(),
+            ..Ending::because(Outcome::Failed, reason)
+        };
+        self.settled(ending, None)
+    }
+
     /// Its node.
     pub fn node_id(&self) -> NodeId {
         self.queued.node_id
     }
 
     /// The end of a command of this kind, as an event of its stream.
-    fn settled(&self, ending: crate::event::Ending, epoch: Option<u64>) -> Body {
+    fn settled(&self, ending: Ending, epoch: Option<u64>) -> Body {
         Body::CommandSettled(self.end(ending, epoch))
     }
 
-    fn end(&self, ending: crate::event::Ending, epoch: Option<u64>) -> CommandSettled {
+    fn end(&self, ending: Ending, epoch: Option<u64>) -> CommandSettled {
         CommandSettled {
             details: ending.details,
             epoch,

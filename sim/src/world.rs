@@ -335,10 +335,10 @@ impl World {
                     (Outcome::Failed, Some("interrupted")) => &mut tally.interrupted,
                     (Outcome::Failed, Some("journal-lost")) => &mut tally.journal_lost,
                     (Outcome::Failed, Some("timeout")) => &mut tally.timed_out,
+                    (_, Some("node-deleted")) => &mut tally.node_deleted,
                     (Outcome::Failed, _) => &mut tally.failed,
                     (Outcome::Rejected, _) => &mut tally.rejected,
                     (Outcome::Expired, _) => &mut tally.expired,
-                    (Outcome::Cancelled, Some("node-deleted")) => &mut tally.node_deleted,
                     (Outcome::Cancelled, _) if end.epoch.is_some() => &mut tally.cancelled_by_node,
                     (Outcome::Cancelled, _) => &mut tally.cancelled_pending,
                 };

@@ -31,11 +31,16 @@ pub fn decide(command: &Command) -> Vec<Body> {
     }
 }
 
-/// The end of a command that waited for a node which was deleted (SPEC A11); those in flight
-/// keep their deadline.
+/// The end of a command whose node was deleted (SPEC A11): what waited is cancelled. What is in
+/// flight may have had its effect, and its node has no session any more in which to say so.
 pub fn decide_node_deleted(command: &Command) -> Option<Body> {
-    matches!(command.state, State::Pending { .. })
-        .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-deleted"), None))
+    match (&command.state, command.phase()) {
+        (State::Settled(_), _) => None,
+        (_, None) => {
+            Some(command.settled(Ending::because(Outcome::Cancelled, "node-deleted"), None))
+        }
+        (_, Some(phase)) => Some(command.unheard(phase, "node-deleted")),
+    }
 }
 
 /// The end of a command of a node that joined anew: what stands there now may be another machine,

@@ -546,6 +546,38 @@ fn t3_a_deadline_lies_ahead_and_at_most_twelve_hours() {
 }
 
 #[test]
+fn a11_s3_a_deleted_nodes_commands_end_by_what_is_known() {
+    let ends = [
+        (None, "cancelled", None),
+        (Some(UpdateState::Busy), "failed", Some("delivered")),
+        (Some(UpdateState::Acked), "failed", Some("accepted")),
+        (Some(UpdateState::Running), "failed", Some("started")),
+    ];
+    for (word, state, phase) in ends {
+        let mut life = Life::of("node.reboot");
+        if let Some(word) = word {
+            life = life.dispatched();
+            if word != UpdateState::Busy {
+                life.report(word).unwrap();
+            }
+        }
+        let end = cancel::decide_node_deleted(&life.command);
+        life.happen(end);
+        assert_eq!(life.end(), (state, Some("node-deleted")));
+        let State::Settled(settled) = &life.command.state else {
+            unreachable!()
+        };
+        let details = settled.end.details.as_ref();
+        let details = details.map(|details| canonical::to_json(details).unwrap());
+        assert_eq!(
+            details,
+            phase.map(|phase| serde_json::json!({ "phase": phase }))
+        );
+        assert_eq!(cancel::decide_node_deleted(&life.command), None);
+    }
+}
+
+#[test]
 fn t1_a_request_that_waited_past_its_own_deadline_is_not_the_callers_fault() {
     let mut request = enqueue("diag.nvml");
     request.not_after = later(10);
