@@ -150,7 +150,8 @@ CREATE TABLE public.nodes (
     deleted boolean NOT NULL,
     applied_generation bigint NOT NULL,
     allowed_kinds text[],
-    snapshot bytea NOT NULL
+    snapshot bytea NOT NULL,
+    gateway_lease text
 )
 WITH (fillfactor='50');
 
@@ -237,6 +238,8 @@ CREATE INDEX events_000000_stream_position_idx ON public.events_000000 USING btr
 CREATE INDEX events_000001_stream_position_idx ON public.events_000001 USING btree (stream, "position");
 
 CREATE INDEX events_000002_stream_position_idx ON public.events_000002 USING btree (stream, "position");
+
+CREATE INDEX nodes_gateway_lease ON public.nodes USING btree (gateway_lease, id) WHERE (gateway_lease IS NOT NULL);
 
 CREATE INDEX nodes_tenant ON public.nodes USING btree (tenant, id);
 

@@ -183,8 +183,10 @@ impl Row for NodeRow {
             deleted,
             applied_generation,
             allowed_kinds,
+            gateway_lease,
             snapshot,
         } = self;
+        let lease = gateway_lease.as_deref().unwrap_or("none");
         let kinds = match allowed_kinds {
             Some(kinds) => format!("{kinds:?}"),
             None => "every kind".to_owned(),
@@ -199,6 +201,7 @@ impl Row for NodeRow {
             ("applied_generation", Value::text(applied_generation)),
             ("allowed_kinds", Value::Text(kinds)),
             ("snapshot", Value::Packed(snapshot.clone())),
+            ("gateway_lease", Value::text(lease)),
         ]
     }
 
@@ -206,7 +209,7 @@ impl Row for NodeRow {
         page_by_id!(
             conn,
             last,
-            "id, tenant, deleted, applied_generation, allowed_kinds, snapshot",
+            "id, tenant, deleted, applied_generation, allowed_kinds, gateway_lease, snapshot",
             "nodes",
             "id",
             id

@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::CertificateAuthority;
 use crate::dispatcher::Message;
+use crate::lease::Lease;
 use crate::limits;
 
 /// A gateway to be served.
@@ -84,6 +85,7 @@ pub(crate) struct Shared {
     pub(crate) authority: CertificateAuthority,
     pub(crate) actor: Actor,
     pub(crate) terms: Terms,
+    pub(crate) lease: Lease,
     pub(crate) options: Options,
     pub(crate) dispatcher: mpsc::Sender<Message>,
     pub(crate) joins: Arc<Semaphore>,
@@ -108,15 +110,18 @@ impl Shared {
             name,
             options,
         } = gateway;
+        let lease = Lease::new(&ledger, &name);
         Self {
             ledger,
             authority,
             actor: Actor::gateway(&name),
             terms: Terms {
                 gateway: name,
+                gateway_lease: Some(lease.name().to_owned()),
                 hello_within: limits::HELLO_WITHIN,
                 ping_seconds: options.ping_seconds.max(1),
             },
+            lease,
             dispatcher,
             joins: Arc::new(Semaphore::new(limits::JOINS_MAX)),
             sessions: Arc::new(Semaphore::new(options.sessions_max)),

@@ -21,6 +21,7 @@ mod error;
 mod gateway;
 mod http;
 mod join;
+mod lease;
 pub mod limits;
 mod serve;
 mod session;

@@ -27,6 +27,14 @@ pub const WRITE_WITHIN: Duration = Duration::from_secs(30);
 pub const CLOSE_WITHIN: Duration = Duration::from_secs(2);
 /// Longest wait for the ledger to record that a session has ended.
 pub const RECORD_CLOSE_WITHIN: Duration = Duration::from_secs(10);
+/// How long the ledger takes this process for alive after its last sign of life.
+pub const LEASE: Duration = Duration::from_secs(10);
+/// Renewals in the time of one lease.
+pub const LEASE_RENEWALS: u32 = 4;
+/// Pause after the lease could not be renewed.
+pub const LEASE_RETRY: Duration = Duration::from_secs(1);
+/// Longest wait for the ledger to renew the lease.
+pub const LEASE_WITHIN: Duration = Duration::from_secs(3);
 /// Largest message that is still read, and refused by name, in bytes (SPEC D13).
 pub const MESSAGE_BYTES_MAX: usize = 4 * ledger_protocol::limits::FRAME_BYTES_MAX;
 /// Bytes that are read and thrown away after a session has ended, so that the close frame is not

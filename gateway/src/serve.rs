@@ -43,6 +43,15 @@ pub async fn serve(
         async move { stop.run_until_cancelled(dispatcher.run()).await }
     });
 
+    shared.lease.take(&shared.ledger).await;
+    shared.tasks.spawn({
+        let (shared, stop) = (shared.clone(), stop.clone());
+        async move {
+            stop.run_until_cancelled(shared.lease.keep(&shared.ledger))
+                .await
+        }
+    });
+
     let mut served = Ok(());
     loop {
         let accepted = tokio::select! {
@@ -80,6 +89,7 @@ pub async fn serve(
         shared.abort.cancel();
         shared.tasks.wait().await;
     }
+    shared.lease.give_up(&shared.ledger).await;
     served
 }
 

@@ -153,6 +153,11 @@ impl Driver<'_> {
         entries: Vec<JournalEntry>,
     ) -> Result<Vec<Effect>, Close> {
         let (ledger, node) = (&self.shared.ledger, self.node);
+        if !self.shared.lease.is_known() {
+            return Err(Close::try_again(
+                "the ledger does not know this gateway yet",
+            ));
+        }
         let opened = match ledger
             .open_session(&self.shared.actor, node, open, entries)
             .await

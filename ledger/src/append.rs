@@ -345,6 +345,27 @@ impl Ledger {
         self.node(actor, node, request).await.map(|_| ())
     }
 
+    /// Closes the session of a gateway that is gone, as the sweeper (SPEC D2); nothing happens when
+    /// a newer one has taken over.
+    pub async fn close_lost_session(
+        &self,
+        fence: &Fence,
+        node: NodeId,
+        epoch: u64,
+    ) -> Result<(), Error> {
+        let request = Request::CloseSession {
+            epoch,
+            reason: "gateway-lost".to_owned(),
+        };
+        let item = Item {
+            actor: Actor::sweeper(),
+            node,
+            fence: Some(fence.clone()),
+            request,
+        };
+        self.submit(item).await.map(|_| ())
+    }
+
     async fn command(
         &self,
         actor: &Actor,

@@ -57,6 +57,32 @@ pub async fn renew(pool: &PgPool, fence: &Fence, ttl: Duration) -> Result<bool, 
     Ok(done.rows_affected() == 1)
 }
 
+/// What the names of gateways' leases begin with: each process has one of its own, under which the
+/// ledger knows its sessions.
+pub const GATEWAY_PREFIX: &str = "gateway:";
+
+/// Names of gateways' leases that have lapsed, or were given up; at most `limit`.
+pub async fn lapsed_gateways(pool: &PgPool, limit: u32) -> Result<Vec<String>, Error> {
+    let names = sqlx::query_scalar(
+        "SELECT name FROM leases WHERE starts_with(name, $1) AND expires_at < now()
+         ORDER BY expires_at LIMIT $2",
+    )
+    .bind(GATEWAY_PREFIX)
+    .bind(i64::from(limit))
+    .fetch_all(pool)
+    .await?;
+    Ok(names)
+}
+
+/// Forgets a lapsed lease that nothing needs any more. Its holder, should it live, makes it anew.
+pub async fn forget(pool: &PgPool, name: &str) -> Result<(), Error> {
+    sqlx::query("DELETE FROM leases WHERE name = $1 AND expires_at < now()")
+        .bind(name)
+        .execute(pool)
+        .await?;
+    Ok(())
+}
+
 /// Gives the lease up, so that another may take it at once.
 pub async fn release(pool: &PgPool, fence: &Fence) -> Result<(), Error> {
     sqlx::query("UPDATE leases SET expires_at = '-infinity' WHERE name = $1 AND term = $2")

@@ -53,6 +53,7 @@ fn open(boot: &str, journal: u8) -> OpenSession {
         boot_id: boot.to_owned(),
         certificate: None,
         gateway: "g".to_owned(),
+        gateway_lease: None,
         journal_id: JournalId::new(NOW, [journal; 10]),
         highest_seq: 0,
         role: Role::Node,

@@ -75,6 +75,7 @@ pub(crate) fn data(event: &Event, position: u64, cancelled_in: Option<StateName>
             json!({
                 "epoch": b.epoch,
                 "gateway": b.gateway,
+                "gatewayLease": b.gateway_lease,
                 "agentVersion": b.agent_version,
                 "appliedGeneration": b.applied_generation,
                 "bootId": b.boot_id,

@@ -31,7 +31,7 @@ impl Numbered {
 /// The node with this id.
 pub async fn get(conn: &mut PgConnection, id: NodeId) -> Result<Option<Node>, Error> {
     let row: Option<Numbered> = sqlx::query_as(
-        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, snapshot,
+        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, gateway_lease, snapshot,
              greatest(settled.seq, (SELECT max(seq) FROM commands_live
                  WHERE node = nodes.id AND seq > settled.seq)) AS newest_seq
          FROM nodes CROSS JOIN LATERAL (SELECT coalesce(max(seq), 0) AS seq
@@ -51,7 +51,7 @@ pub async fn get(conn: &mut PgConnection, id: NodeId) -> Result<Option<Node>, Er
 /// before the wait. [`newest_seqs`] and [`crate::commands::before_enqueue`] say it.
 pub async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Node>, Error> {
     let rows: Vec<NodeRow> = sqlx::query_as(
-        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, snapshot
+        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, gateway_lease, snapshot
          FROM nodes WHERE id = ANY($1) ORDER BY id FOR NO KEY UPDATE",
     )
     .bind(ids)
@@ -120,7 +120,7 @@ pub async fn list(
     include_deleted: bool,
 ) -> Result<Vec<Node>, Error> {
     let rows: Vec<NodeRow> = sqlx::query_as(
-        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, snapshot
+        "SELECT id, tenant, deleted, applied_generation, allowed_kinds, gateway_lease, snapshot
          FROM nodes
          WHERE tenant = $1 AND id > $2 AND ($3 OR NOT deleted) ORDER BY id LIMIT $4",
     )

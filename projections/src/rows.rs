@@ -198,6 +198,8 @@ pub struct NodeRow {
     pub applied_generation: i64,
     /// Kinds that its identity accepts; all when absent.
     pub allowed_kinds: Option<Vec<String>>,
+    /// Lease of the gateway's process that holds its session; none without one.
+    pub gateway_lease: Option<String>,
     /// The fold without `seq`.
     pub snapshot: Vec<u8>,
 }
@@ -212,6 +214,7 @@ impl NodeRow {
             deleted: node.deleted_at.is_some(),
             applied_generation: bigint(node.applied_generation),
             allowed_kinds: certificate.and_then(|held| held.allowed_kinds.clone()),
+            gateway_lease: node.gateway_lease().map(str::to_owned),
             snapshot: canonical::encode(node).map_err(Error::Encode)?,
         })
     }

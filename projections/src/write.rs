@@ -92,14 +92,15 @@ async fn insert_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(),
     for row in rows {
         sqlx::query(
             "INSERT INTO nodes
-                 (id, tenant, deleted, applied_generation, allowed_kinds, snapshot)
-             VALUES ($1, $2, $3, $4, $5, $6)",
+                 (id, tenant, deleted, applied_generation, allowed_kinds, gateway_lease, snapshot)
+             VALUES ($1, $2, $3, $4, $5, $6, $7)",
         )
         .bind(row.id)
         .bind(row.tenant)
         .bind(row.deleted)
         .bind(row.applied_generation)
         .bind(row.allowed_kinds)
+        .bind(row.gateway_lease)
         .bind(row.snapshot)
         .execute(&mut *conn)
         .await?;
@@ -111,13 +112,14 @@ async fn update_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(),
     for row in rows {
         sqlx::query(
             "UPDATE nodes SET deleted = $2, applied_generation = $3,
-                 allowed_kinds = $4, snapshot = $5
+                 allowed_kinds = $4, gateway_lease = $5, snapshot = $6
              WHERE id = $1",
         )
         .bind(row.id)
         .bind(row.deleted)
         .bind(row.applied_generation)
         .bind(row.allowed_kinds)
+        .bind(row.gateway_lease)
         .bind(row.snapshot)
         .execute(&mut *conn)
         .await?;

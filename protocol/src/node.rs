@@ -92,6 +92,9 @@ pub enum Session {
     Open {
         /// Name of the gateway.
         gateway: String,
+        /// Lease of the gateway's process, where it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lease: Option<String>,
         /// Since when.
         since: Timestamp,
     },
@@ -126,6 +129,8 @@ pub struct OpenSession {
     pub certificate: Option<Presented>,
     /// Name of the gateway.
     pub gateway: String,
+    /// Lease of the gateway's process, where it has one.
+    pub gateway_lease: Option<String>,
     /// The life of its journal.
     pub journal_id: JournalId,
     /// Highest `seq` that the journal has seen.
@@ -221,6 +226,7 @@ impl Node {
                 self.seq_lifted = self.seq_lifted.max(lifted);
                 self.session = Session::Open {
                     gateway: body.gateway.clone(),
+                    lease: body.gateway_lease.clone(),
                     since: event.at,
                 };
             }
@@ -291,6 +297,15 @@ impl Node {
         self.certificate.as_ref().is_some_and(|held| {
             shown.fingerprint != held.fingerprint && shown.not_before <= held.not_before
         })
+    }
+
+    /// Lease of the gateway's process that holds its session; nothing without a session, or when
+    /// the process has none.
+    pub fn gateway_lease(&self) -> Option<&str> {
+        match &self.session {
+            Session::Open { lease, .. } => lease.as_deref(),
+            Session::Never | Session::Closed { .. } => None,
+        }
     }
 
     /// Whether it is connected now.
@@ -439,6 +454,7 @@ impl Node {
             boot_id: open.boot_id,
             epoch: self.epoch + 1,
             gateway: open.gateway,
+            gateway_lease: open.gateway_lease,
             journal_id: open.journal_id,
             journal_lost,
             role: open.role,

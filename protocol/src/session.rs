@@ -65,6 +65,8 @@ impl Peer {
 pub struct Terms {
     /// Name of the gateway, as it stands in the ledger.
     pub gateway: String,
+    /// Lease of the gateway's process, where it has one.
+    pub gateway_lease: Option<String>,
     /// Longest wait for `Hello`.
     pub hello_within: Duration,
     /// How often a `Ping` is sent, in seconds; three times as long a silence ends the session.
@@ -229,6 +231,7 @@ impl Session {
             boot_id,
             certificate: self.peer.certificate.clone(),
             gateway: self.terms.gateway.clone(),
+            gateway_lease: self.terms.gateway_lease.clone(),
             journal_id,
             highest_seq,
             role,

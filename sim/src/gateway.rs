@@ -107,6 +107,7 @@ impl World {
         };
         let terms = Terms {
             gateway: gateway.name.clone(),
+            gateway_lease: None,
             hello_within: Duration::from_secs(10),
             ping_seconds: 10,
         };

@@ -550,6 +550,7 @@ fn show_epoch(node: &mut Node, epoch: u64) {
     node.epoch = epoch;
     node.session = ledger_protocol::node::Session::Open {
         gateway: "any".to_owned(),
+        lease: None,
         since: Timestamp::from_micros(0),
     };
 }

@@ -253,6 +253,7 @@ impl Small {
                 };
                 let terms = Terms {
                     gateway: "gw".to_owned(),
+                    gateway_lease: None,
                     hello_within: Duration::from_secs(10),
                     ping_seconds: 20,
                 };

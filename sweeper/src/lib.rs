@@ -8,6 +8,7 @@
 
 mod error;
 mod limits;
+mod lost_gateways;
 mod overdue;
 mod run;
 mod sweep;

@@ -21,5 +21,9 @@ pub(crate) const DATABASE_WITHIN: Duration = Duration::from_secs(15);
 pub(crate) const PAGE_ROWS: u32 = 500;
 /// Ends that are being appended at once; they share commits.
 pub(crate) const APPENDS_AT_ONCE: usize = 256;
+/// Lapsed leases of gateways that one sweep looks at.
+pub(crate) const GATEWAYS_PER_SWEEP_MAX: u32 = 64;
+/// Sessions of one lost gateway that one sweep closes.
+pub(crate) const CLOSES_PER_SWEEP_MAX: u32 = 4_096;
 /// Commands remembered as told of, because they could not be ended.
 pub(crate) const POISONED_MAX: usize = 1_000;

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain, database};
 use crate::limits;
+use crate::lost_gateways::LostGateways;
 use crate::sweep::{Sweeper, Swept};
 
 /// Name of the sweeper's lease.
@@ -92,6 +93,7 @@ async fn keep(ledger: &Ledger, fence: &Fence, pace: Pace) {
 /// Sweeps until the lease is lost.
 async fn sweep(ledger: &Ledger, fence: &Fence, pace: Pace) {
     let mut sweeper = Sweeper::default();
+    let mut gateways = LostGateways::default();
     let mut ticks = interval(pace.sweep_every);
     // After a long sweep the next one starts a whole pause later, not at once and several times.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -121,6 +123,18 @@ async fn sweep(ledger: &Ledger, fence: &Fence, pace: Pace) {
                     );
                 }
                 failed = true;
+            }
+        }
+        match gateways.sweep(ledger, fence).await {
+            Ok(0) => {}
+            Ok(closed) => tracing::info!(closed, "closed the sessions of lost gateways"),
+            Err(Error::Fenced) => return,
+            Err(error) => {
+                let error = chain(&error);
+                tracing::warn!(
+                    error,
+                    "lost gateways were not looked for; the next sweep does"
+                );
             }
         }
         if maintained.is_none_or(|at| at.elapsed() >= limits::MAINTAIN_EVERY) {

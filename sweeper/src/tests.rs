@@ -1,5 +1,7 @@
 //! Against a real Postgres, on a clock that the test sets.
 
+mod lost_gateways;
+
 use std::time::Duration;
 
 use ed25519_dalek::SigningKey;
@@ -75,16 +77,7 @@ impl World {
             .await
             .unwrap()
             .id;
-        let open = OpenSession {
-            agent_version: "1".to_owned(),
-            applied_generation: 0,
-            boot_id: "boot".to_owned(),
-            certificate: None,
-            gateway: "g".to_owned(),
-            journal_id: JournalId::from_uuid(Uuid::from_u128(9)),
-            highest_seq: 0,
-            role: Role::Node,
-        };
+        let open = hello(None);
         let epoch = ledger
             .open_session(&actor, node, open, Vec::new())
             .await
@@ -200,6 +193,20 @@ impl World {
             .sweep(&self.ledger, &fence)
             .await
             .unwrap()
+    }
+}
+
+/// What a daemon says through a gateway whose process has this lease.
+fn hello(lease: Option<&str>) -> OpenSession {
+    OpenSession {
+        agent_version: "1".to_owned(),
+        applied_generation: 0,
+        boot_id: "boot".to_owned(),
+        gateway: "g".to_owned(),
+        gateway_lease: lease.map(str::to_owned),
+        journal_id: JournalId::from_uuid(Uuid::from_u128(9)),
+        highest_seq: 0,
+        role: Role::Node,
     }
 }
 

@@ -24,14 +24,14 @@ const ROUNDS: usize = 32;
 const LIFE_MICROS: u64 = 20_000;
 const SEED: u64 = 3;
 
-struct Parts {
-    url: Url,
+pub(super) struct Parts {
+    pub(super) url: Url,
     serve: Service,
-    gateway: Service,
+    pub(super) gateway: Service,
     sweeper: Process,
     agent: Process,
-    admin: Caller,
-    node: Value,
+    pub(super) admin: Caller,
+    pub(super) node: Value,
     folder: tempfile::TempDir,
 }
 
@@ -55,7 +55,7 @@ fn agent(gateway: &Service, folder: &Path, join_token: Option<&str>) -> Process 
 
 impl Parts {
     /// Everything from an empty database on, by the program's own commands.
-    async fn start(pool: &PgPool, nats: &str) -> Self {
+    pub(super) async fn start(pool: &PgPool, nats: &str) -> Self {
         let url = database::url(pool);
         let folder = tempfile::tempdir().unwrap();
         let admin = install(&url).await;
@@ -91,7 +91,7 @@ impl Parts {
     }
 
     /// Waits for a session with a later epoch than this one; its epoch.
-    async fn connected(&self, after: u64) -> u64 {
+    pub(super) async fn connected(&self, after: u64) -> u64 {
         found("the node is connected", async || {
             let node = self
                 .admin

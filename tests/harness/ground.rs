@@ -95,6 +95,7 @@ impl Ground {
             boot_id: "boot".to_owned(),
             certificate: None,
             gateway: "made-up".to_owned(),
+            gateway_lease: None,
             journal_id: JournalId::new(self.ledger.now(), self.ledger.new_id_random()),
             highest_seq: 0,
             role: Role::Node,

@@ -76,7 +76,7 @@ impl<'a> NodeView<'a> {
     pub(super) fn of(node: &'a Node) -> Self {
         let session = match &node.session {
             Session::Never => None,
-            Session::Open { gateway, since } => Some(SessionView {
+            Session::Open { gateway, since, .. } => Some(SessionView {
                 since: Time(*since),
                 gateway: Some(gateway),
                 reason: None,

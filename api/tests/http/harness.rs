@@ -220,6 +220,7 @@ impl World {
             boot_id: "boot-1".to_owned(),
             certificate: None,
             gateway: "gateway-1".to_owned(),
+            gateway_lease: None,
             journal_id: JournalId::new(self.ledger.now(), self.ledger.new_id_random()),
             highest_seq: 0,
             role: Role::Node,

@@ -208,6 +208,9 @@ impl Roster {
                 entry.handle.close(Close::certificate_replaced());
             } else if (1..node.epoch).contains(&entry.epoch) {
                 supersede(node.id, entry, node.epoch, node.journal_id);
+            } else if entry.epoch == node.epoch && !node.is_connected() {
+                // Closed for a gateway that was taken for lost: the daemon opens another.
+                entry.handle.close(Close::gateway_lost());
             }
         });
     }

@@ -6,6 +6,7 @@ mod dispatching;
 mod frames;
 mod joining;
 mod journals;
+mod leases;
 mod outages;
 mod scenarios;
 mod sessions;

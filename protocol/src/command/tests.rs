@@ -84,6 +84,7 @@ fn hello(journal_id: JournalId, boot_id: &str, highest_seq: u64) -> OpenSession 
         boot_id: boot_id.to_owned(),
         certificate: None,
         gateway: "g".to_owned(),
+        gateway_lease: None,
         journal_id,
         highest_seq,
         role: Role::Node,

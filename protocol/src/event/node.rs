@@ -43,6 +43,9 @@ pub struct NodeSessionOpened {
     pub epoch: u64,
     /// Name of the gateway that holds it.
     pub gateway: String,
+    /// Lease of the gateway's process: once it has lapsed, nobody holds the session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gateway_lease: Option<String>,
     /// The life of the daemon's journal.
     pub journal_id: JournalId,
     /// The journal knows nothing of what the sessions before were sent (SPEC D8), by this sign.

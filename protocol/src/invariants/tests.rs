@@ -94,6 +94,7 @@ impl Log {
             boot_id: "boot".to_owned(),
             epoch,
             gateway: "gw".to_owned(),
+            gateway_lease: None,
             journal_id: JournalId::new(NOW, [3; 10]),
             journal_lost: None,
             role: Role::Node,

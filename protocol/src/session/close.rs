@@ -59,6 +59,11 @@ impl Close {
         Self::new(1013, reason)
     }
 
+    /// The ledger has closed the session, because its gateway gave no sign of life.
+    pub fn gateway_lost() -> Self {
+        Self::try_again("gateway-lost: the ledger has closed this session; open another")
+    }
+
     /// A newer session of the same node is open (SPEC D2).
     pub fn superseded() -> Self {
         Self::policy("superseded by a newer session of this node")

@@ -23,6 +23,7 @@ fn seconds(count: u64) -> Duration {
 fn terms() -> Terms {
     Terms {
         gateway: "gw-1".to_owned(),
+        gateway_lease: None,
         hello_within: seconds(10),
         ping_seconds: 20,
     }

@@ -84,6 +84,7 @@ fn is_sent_again(command: &Command, entry: Option<EntryState>) -> bool {
     };
     let terms = Terms {
         gateway: "g".to_owned(),
+        gateway_lease: None,
         hello_within: Duration::from_secs(10),
         ping_seconds: 20,
     };
