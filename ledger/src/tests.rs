@@ -960,3 +960,29 @@ async fn l10_a_commit_that_the_database_refuses_has_not_happened(pool: PgPool) {
     assert!(matches!(refused, Err(Error::Unavailable(_))), "{refused:?}");
     assert_eq!(ground.head().await, before);
 }
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a1_what_was_asked_in_time_and_decided_too_late_is_no_fault_of_the_caller(pool: PgPool) {
+    let clock = Clock::manual(NOW);
+    let ground = Ground::on(start(&pool, |options| options.clock = clock.clone())).await;
+    let run = |key: &str| Run {
+        not_after: NOW.plus_seconds(10),
+        ..ground.run("diag.nvml", key)
+    };
+    let mut slow = ground.ledger.within(pool.begin().await.unwrap());
+    slow.enqueue(&ground.actor, run("wf:a:1")).unwrap();
+    clock.advance_seconds(11);
+    let refused = slow.commit().await;
+    let waited = matches!(
+        refused,
+        Err(Error::Refused(Refusal::WaitedTooLong { not_after }))
+            if not_after == NOW.plus_seconds(10)
+    );
+    assert!(waited, "{refused:?}");
+    // Who asks for a time that is over gets told so.
+    let refused = ground.ledger.enqueue(&ground.actor, run("wf:a:1")).await;
+    let field = "notAfter";
+    assert!(
+        matches!(refused, Err(Error::Refused(Refusal::Invalid { field: f, .. })) if f == field)
+    );
+}

@@ -226,6 +226,13 @@ mod tests {
                 Refusal::payload_too_large(50_000).into(),
                 Code::InvalidInput,
             ),
+            (
+                Refusal::WaitedTooLong {
+                    not_after: ledger_protocol::time::Timestamp::from_micros(1),
+                }
+                .into(),
+                Code::Unavailable,
+            ),
             (ledger::Error::Overloaded, Code::LimitExceeded),
             (ledger::Error::OutcomeUnknown, Code::Unavailable),
             (ledger::Error::Closed, Code::Unavailable),
