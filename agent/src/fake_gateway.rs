@@ -209,6 +209,7 @@ impl Session {
 
     pub(crate) async fn acknowledge(&mut self, update: &Update) {
         let answer = Acknowledgement {
+            code: None,
             command_id: update.command_id,
             refused: None,
             state: update.state,

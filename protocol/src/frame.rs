@@ -242,6 +242,9 @@ pub struct UpdateAck {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Acknowledgement {
+    /// With `refused`, the reason for machines, as the document of the protocol lists it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// The command.
     pub command_id: CommandId,
     /// Absent when the update is in the ledger; else why it never will be. The daemon keeps its

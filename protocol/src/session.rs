@@ -288,6 +288,15 @@ impl Session {
                 }
             }
             Frame::Status(Status {
+                applied_generation: given,
+                ..
+            }) if given > limits::COUNT_MAX => {
+                let max = limits::COUNT_MAX;
+                let reason =
+                    format!("Status names appliedGeneration {given}; it must be at most {max}");
+                Effect::Close(Close::policy(&reason))
+            }
+            Frame::Status(Status {
                 applied_generation,
                 wants_spec,
             }) => {
@@ -405,7 +414,10 @@ fn refuse_oversized(bytes: &[u8]) -> Option<Frame> {
         .updates
         .into_iter()
         .take(limits::UPDATES_PER_FRAME_MAX);
-    let refused = refused.map(|u| (u.command_id, u.state, Answer::Refused(why.clone())));
+    let refused = refused.map(|u| {
+        let (code, why) = ("TOO_LARGE", why.clone());
+        (u.command_id, u.state, Answer::Refused { code, why })
+    });
     acknowledge(refused)
 }
 

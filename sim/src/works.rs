@@ -166,7 +166,7 @@ impl World {
                 Err(refusal) => {
                     let late = format!("{command}: a report was refused: {refusal}");
                     self.wrong.push(late);
-                    Answer::Refused(refusal.to_string())
+                    Answer::refused(&refusal)
                 }
             };
             answers.push((command, state, answer));

@@ -72,7 +72,7 @@ impl Work {
                     if let Some(left_out) = self.complaints.admit() {
                         warn!(%node, %command, ?state, %refusal, left_out, "a report was refused");
                     }
-                    Answer::Refused(refusal.to_string())
+                    Answer::refused(&refusal)
                 }
                 Err(error) => {
                     log("a report could not be recorded", node, &error);

@@ -190,6 +190,7 @@ impl Driver {
         refused: Option<&str>,
     ) -> Vec<String> {
         let answer = Acknowledgement {
+            code: None,
             command_id: command_id(number.into()),
             refused: refused.map(str::to_owned),
             state,

@@ -104,6 +104,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
             "UpdateAck",
             UpdateAck {
                 updates: vec![Acknowledgement {
+                    code: None,
                     command_id: command_id(),
                     refused: Some("command was never dispatched".to_owned()),
                     state: UpdateState::Acked,
@@ -128,6 +129,18 @@ fn samples() -> Vec<(&'static str, Frame)> {
             .into(),
         ),
         ("Ping", ping.clone().into()),
+        (
+            "UpdateAck, refused with a code",
+            UpdateAck {
+                updates: vec![Acknowledgement {
+                    code: Some("NEVER_SENT".to_owned()),
+                    command_id: command_id(),
+                    refused: Some("command was never dispatched".to_owned()),
+                    state: UpdateState::Acked,
+                }],
+            }
+            .into(),
+        ),
         ("Hello, minimal", minimal_hello.into()),
         ("Command, minimal", minimal_command.into()),
         (
@@ -141,6 +154,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
             "UpdateAck, minimal",
             UpdateAck {
                 updates: vec![Acknowledgement {
+                    code: None,
                     command_id: command_id(),
                     refused: None,
                     state: UpdateState::Succeeded,

@@ -5,6 +5,7 @@ use crate::frame::{Acknowledgement, Cancel, EntryState, UpdateAck, UpdateState};
 use crate::id::{JournalId, TenantId};
 use crate::kind::{Lane, Role};
 use crate::node::Session as NodeSession;
+use crate::refusal::Refusal;
 
 const NOW: Timestamp = Timestamp::from_micros(1_764_490_000_000_000);
 
@@ -280,6 +281,7 @@ fn d13_an_oversized_frame_is_refused_by_name_and_the_session_lives_on() {
     };
     let [
         Acknowledgement {
+            code: Some(code),
             command_id: id,
             refused: Some(why),
             state,
@@ -290,6 +292,7 @@ fn d13_an_oversized_frame_is_refused_by_name_and_the_session_lives_on() {
     };
     assert_eq!((*id, *state), (command_id(1), UpdateState::Succeeded));
     assert!(why.contains("262144"), "{why}");
+    assert_eq!(code, "TOO_LARGE");
     let noise = vec![0xc1; limits::FRAME_BYTES_MAX + 1];
     assert_eq!(
         session.receive(Message::Binary(&noise), Duration::ZERO, NOW),
@@ -409,6 +412,25 @@ fn t1_an_applied_generation_is_told_until_the_ledger_has_it() {
 }
 
 #[test]
+fn d1_a_status_out_of_bounds_ends_the_session() {
+    let status = |applied_generation, wants_spec| Status {
+        applied_generation,
+        wants_spec,
+    };
+    let most = limits::COUNT_MAX;
+    assert_eq!(
+        receive(&mut open(), status(most, false)),
+        [Effect::ApplyGeneration(most)]
+    );
+    for given in [most + 1, u64::MAX] {
+        for wants_spec in [false, true] {
+            let effects = receive(&mut open(), status(given, wants_spec));
+            assert_eq!(close_code(&effects), 1008, "{given}");
+        }
+    }
+}
+
+#[test]
 fn d10_pings_carry_the_servers_time() {
     let mut session = open();
     assert_eq!(session.next_tick(), seconds(20));
@@ -442,15 +464,16 @@ fn d1_only_what_was_answered_is_acknowledged() {
     let frame = acknowledge([
         update(1, Answer::Recorded),
         update(2, Answer::None),
-        update(3, Answer::Refused("no".to_owned())),
+        update(3, Answer::refused(&Refusal::NeverDispatched)),
     ]);
     let Some(Frame::UpdateAck(UpdateAck { updates })) = frame else {
         panic!("{frame:?}")
     };
     let seen: Vec<_> = updates
         .iter()
-        .map(|update| (update.command_id, update.refused.as_deref()))
+        .map(|update| (update.command_id, update.code.as_deref()))
         .collect();
-    assert_eq!(seen, [(command_id(1), None), (command_id(3), Some("no"))]);
+    let never_sent = (command_id(3), Some("NEVER_SENT"));
+    assert_eq!(seen, [(command_id(1), None), never_sent]);
     assert_eq!(acknowledge([update(1, Answer::None)]), None);
 }

@@ -65,6 +65,7 @@ fn give(daemon: &mut Daemon, before: &str, base: &Value, given: &Value) {
             daemon.handle(Input::Frame(own.into_frame()), NOW);
             finish(daemon, id);
             let updates = vec![Acknowledgement {
+                code: None,
                 command_id: id,
                 refused: None,
                 state: UpdateState::Succeeded,

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use ledger_protocol::canonical;
+use ledger_protocol::daemon::fit_result;
 use ledger_protocol::frame::{JOIN_PATH, JoinResponse, SESSION_PATH, SUBPROTOCOL};
 use ledger_protocol::kind::{Lane, Registry};
 use ledger_protocol::limits::lane_credits;
@@ -33,7 +35,7 @@ const OF_THE_LEDGER: &[&str] = &[
 ];
 
 /// The text from this heading to the next of its level or above.
-fn section<'a>(document: &'a str, heading: &str) -> &'a str {
+pub(crate) fn section<'a>(document: &'a str, heading: &str) -> &'a str {
     let level = heading.split(' ').next().unwrap().len();
     let from = document.find(&format!("\n{heading}"));
     let from = from.unwrap_or_else(|| panic!("{DOCUMENT} has no `{heading}`")) + 1;
@@ -272,6 +274,41 @@ fn d1_the_document_has_the_names_and_codes_of_the_code() {
     assert!(words.len() > 10, "{words:?}");
     let missing: Vec<_> = words.iter().filter(|word| !quoted(word)).collect();
     assert!(missing.is_empty(), "{DOCUMENT} does not name {missing:?}");
+}
+
+#[test]
+fn d1_the_document_has_the_codes_of_refused_updates() {
+    let document = text(DOCUMENT);
+    let codes = rows(section(&document, "## Reporting"));
+    let documented: BTreeSet<_> = codes.iter().map(|row| plain(row[0])).collect();
+    let answers = text("protocol/src/session/acknowledge.rs");
+    let mut sent: BTreeSet<_> = answers
+        .split("=> \"")
+        .skip(1)
+        .filter_map(|rest| rest.split('"').next())
+        .collect();
+    // What is refused for another reason is no report.
+    assert!(sent.remove("REFUSED"));
+    sent.insert("TOO_LARGE");
+    for code in &sent {
+        assert!(documented.contains(code), "{code}");
+    }
+    assert_eq!(sent.len(), 4);
+}
+
+#[test]
+fn d13_the_document_shows_the_json_text_of_a_long_result() {
+    let document = text(DOCUMENT);
+    let result = serde_json::json!({
+        "c": "x".repeat(60_000), "b": [1, 2.5, null], "a": "\u{e9}\n",
+    });
+    let (kept, truncated) = fit_result(&result);
+    assert!(truncated.is_some());
+    let kept = canonical::to_json(&kept.unwrap()).unwrap();
+    let head = kept["head"].as_str().unwrap();
+    let shown = document.split("a head may begin `").nth(1).unwrap();
+    let shown = shown.split('`').next().unwrap();
+    assert!(head.starts_with(shown), "{shown}\n{}", &head[..60]);
 }
 
 /// Every reason, state and error that the vectors name.

@@ -8,7 +8,8 @@ use ledger_protocol::daemon::{Daemon, Effect, Input, Monotonic, Record, Started}
 use ledger_protocol::frame::Frame;
 use serde_json::{Value, json};
 
-use crate::vectors::{command, identity, journal_id, list, merged, read, welcome};
+use crate::document::section;
+use crate::vectors::{command, identity, journal_id, list, merged, read, text, welcome};
 
 const NOW: Monotonic = Monotonic::from_micros(0);
 
@@ -43,6 +44,14 @@ fn decided(vectors: &Value, kind: &str, entry: &str, back: [&str; 3]) -> Value {
         Daemon::recover(identity(&after), journal_id(), records, NOW).unwrap();
     if let [Effect::Journal(Record::Ended(ended))] = effects.as_slice() {
         let mut settled = json!({ "state": ended.update.state });
+        if let Some(details) = &ended.update.details {
+            let document = text("docs/protocol.md");
+            let restart = section(&document, "## Restart");
+            let details = canonical::to_json(details).unwrap();
+            for name in details.as_object().unwrap().keys() {
+                assert!(restart.contains(&format!("`{name}`")), "{name}");
+            }
+        }
         if let Some(reason) = &ended.update.reason {
             settled["reason"] = reason.as_str().into();
         }

@@ -186,6 +186,22 @@ fn d4_a_newer_generation_is_asked_for_and_waited_for() {
 }
 
 #[test]
+fn d4_a_generation_is_not_waited_for_without_a_deadline() {
+    let mut driver = Driver::welcomed();
+    let asks = frame::Command {
+        min_generation: Some(9),
+        not_after: None,
+        ..command(1, "diag.nvml")
+    };
+    assert_eq!(
+        driver.receive(asks),
+        ["journal ended 1", "say rejected 1 STALE_GENERATION"]
+    );
+    let details = json!({ "appliedGeneration": 0, "minGeneration": 9 });
+    assert_eq!(driver.details(1), details);
+}
+
+#[test]
 fn d4_what_waits_for_a_generation_is_refused_once_its_time_is_over() {
     let mut driver = Driver::welcomed();
     driver.receive(frame::Command {

@@ -208,6 +208,7 @@ impl World {
             }
             Step::Acknowledge(number, state, refused) => {
                 let answer = Acknowledgement {
+                    code: None,
                     command_id: id(number),
                     refused: refused.then(|| "never".to_owned()),
                     state,
