@@ -50,6 +50,22 @@ CREATE TABLE public.api_tokens (
     CONSTRAINT api_tokens_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
 );
 
+CREATE TABLE public.batch_leaves (
+    batch uuid NOT NULL,
+    place integer NOT NULL,
+    hash bytea NOT NULL,
+    leaf bytea NOT NULL,
+    path bytea NOT NULL
+);
+
+CREATE TABLE public.batches (
+    id uuid NOT NULL,
+    tenant uuid NOT NULL,
+    key text NOT NULL,
+    approved boolean NOT NULL,
+    snapshot bytea NOT NULL
+);
+
 CREATE TABLE public.command_keys (
     node uuid NOT NULL,
     key text NOT NULL,
@@ -67,7 +83,8 @@ CREATE TABLE public.commands_live (
     due_at bigint NOT NULL,
     not_after bigint NOT NULL,
     min_generation bigint NOT NULL,
-    snapshot bytea NOT NULL
+    snapshot bytea NOT NULL,
+    held_by uuid
 )
 WITH (fillfactor='70');
 
@@ -177,6 +194,18 @@ ALTER TABLE ONLY public.events ATTACH PARTITION public.events_000002 FOR VALUES 
 ALTER TABLE ONLY public.api_tokens
     ADD CONSTRAINT api_tokens_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.batch_leaves
+    ADD CONSTRAINT batch_leaves_once UNIQUE (batch, hash);
+
+ALTER TABLE ONLY public.batch_leaves
+    ADD CONSTRAINT batch_leaves_pkey PRIMARY KEY (batch, place);
+
+ALTER TABLE ONLY public.batches
+    ADD CONSTRAINT batches_key_once UNIQUE (key);
+
+ALTER TABLE ONLY public.batches
+    ADD CONSTRAINT batches_pkey PRIMARY KEY (id);
+
 ALTER TABLE ONLY public.command_keys
     ADD CONSTRAINT command_keys_once PRIMARY KEY (node, key);
 
@@ -221,7 +250,11 @@ ALTER TABLE ONLY public.tenants
 
 CREATE INDEX api_tokens_tenant ON public.api_tokens USING btree (tenant, id);
 
+CREATE INDEX batches_tenant ON public.batches USING btree (tenant, id);
+
 CREATE INDEX commands_live_deadline ON public.commands_live USING btree (not_after, id);
+
+CREATE INDEX commands_live_held ON public.commands_live USING btree (held_by, id) WHERE (held_by IS NOT NULL);
 
 CREATE INDEX commands_live_in_flight ON public.commands_live USING btree (node, lane) WHERE in_flight;
 
@@ -272,6 +305,10 @@ REVOKE ALL ON FUNCTION public.extend_log() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.extend_log() TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.api_tokens TO command_ledger_service;
+
+GRANT SELECT,INSERT ON TABLE public.batch_leaves TO command_ledger_service;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.batches TO command_ledger_service;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.command_keys TO command_ledger_service;
 

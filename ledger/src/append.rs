@@ -357,13 +357,13 @@ impl Ledger {
             epoch,
             reason: "gateway-lost".to_owned(),
         };
-        let item = Item {
+        let item = NodeItem {
             actor: Actor::sweeper(),
             node,
             fence: Some(fence.clone()),
             request,
         };
-        self.submit(item).await.map(|_| ())
+        self.submit_on_node(item).await.map(|_| ())
     }
 
     async fn command(

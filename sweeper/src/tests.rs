@@ -202,6 +202,7 @@ fn hello(lease: Option<&str>) -> OpenSession {
         agent_version: "1".to_owned(),
         applied_generation: 0,
         boot_id: "boot".to_owned(),
+        certificate: None,
         gateway: "g".to_owned(),
         gateway_lease: lease.map(str::to_owned),
         journal_id: JournalId::from_uuid(Uuid::from_u128(9)),

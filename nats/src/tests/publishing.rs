@@ -136,7 +136,7 @@ async fn l11_a_stream_that_holds_more_than_the_ledger_is_left_alone(pool: PgPool
     assert_eq!(refusal.severity(), Severity::Alarm);
 
     // As long as nobody acts, nothing is added, and the ledger goes on.
-    world.publisher("one");
+    let idle = world.publisher("one");
     world.enqueue("api:1").await;
     world.enqueue("api:2").await;
     let refusal = Publisher::open(&world.ledger, &connection, &options)
@@ -150,6 +150,9 @@ async fn l11_a_stream_that_holds_more_than_the_ledger_is_left_alone(pool: PgPool
     assert_eq!(refusal.severity(), Severity::Alarm);
     assert_eq!(stream::info(&made).await.unwrap().state.last_sequence, 2);
 
+    // Else both would write the first event.
+    idle.abort();
+    assert!(idle.await.unwrap_err().is_cancelled());
     connection.jetstream.delete_stream(STREAM).await.unwrap();
     let mut publisher = Publisher::open(&world.ledger, &connection, &options)
         .await

@@ -583,10 +583,10 @@ fn t1_a_request_that_waited_past_its_own_deadline_is_not_the_callers_fault() {
     let mut request = enqueue("diag.nvml");
     request.not_after = later(10);
     let node = connected_node();
-    assert!(request.decide(&node, 0, 10, later(9)).is_ok());
+    assert!(request.decide(&node, None, 0, 10, later(9)).is_ok());
     for now in [later(10), later(11)] {
         let not_after = later(10);
-        let refused = request.decide(&node, 0, 10, now);
+        let refused = request.decide(&node, None, 0, 10, now);
         assert_eq!(refused, Err(Refusal::WaitedTooLong { not_after }));
     }
 }

@@ -50,7 +50,16 @@ fn code(refusal: &Refusal) -> &'static str {
         | Refusal::RestrictedIdentity { .. }
         | Refusal::KeyConflict { .. }
         | Refusal::PendingFull { .. }
-        | Refusal::StaleSpec { .. } => "REFUSED",
+        | Refusal::StaleSpec { .. }
+        | Refusal::CertificateReplaced(_)
+        | Refusal::UnknownBatch(_)
+        | Refusal::BatchKeyConflict { .. }
+        | Refusal::BatchExpired { .. }
+        | Refusal::OutsideBatch { .. }
+        | Refusal::BatchNotApproved { .. }
+        | Refusal::BatchRecordedOnly(_)
+        | Refusal::ApprovedByCreator { .. }
+        | Refusal::ApprovedBySamePerson { .. } => "REFUSED",
     }
 }
 
