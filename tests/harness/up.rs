@@ -47,7 +47,12 @@ pub fn arguments(folder: &Path) -> Vec<&str> {
 impl Up {
     /// Starts it on this folder, and waits until it is ready.
     pub async fn start(folder: &Path) -> Self {
-        let mut process = Process::start(&arguments(folder));
+        Self::start_with(folder, &[]).await
+    }
+
+    /// The same, with more arguments.
+    pub async fn start_with(folder: &Path, more: &[&str]) -> Self {
+        let mut process = Process::start(&[&arguments(folder)[..], more].concat());
         let read = |line: &str| Some(serde_json::from_str(line));
         let line = process.line("up is ready", Process::stdout, read).await;
         let line: Value = line.unwrap();

@@ -273,6 +273,41 @@ async fn h2_the_same_folder_starts_again_where_it_stopped_also_after_a_crash() {
     assert!(up.stop().await.success());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn h2_a_node_that_was_deleted_is_replaced_and_the_others_stay() {
+    let folder = folder();
+    let three = ["--nodes", "3"];
+    let up = Up::start_with(folder.path(), &three).await;
+    let mut kept = Vec::new();
+    for node in [0, 2] {
+        let command = up.run(node, "inventory.refresh", "kept").await;
+        kept.push((node, up.node(node).to_owned(), up.settled(&command).await));
+    }
+    let gone = up.node(1).to_owned();
+    let input = json!({"nodeId": gone});
+    up.admin.call("nodes.delete", input).await.ok();
+    assert!(up.stop().await.success());
+
+    let up = Up::start_with(folder.path(), &three).await;
+    assert_ne!(up.node(1), gone);
+    for (node, id, ended) in kept {
+        assert_eq!(up.node(node), id);
+        let again = up.run(node, "inventory.refresh", "kept").await;
+        assert_eq!(
+            (&again["id"], &again["replayed"]),
+            (&ended["id"], &json!(true))
+        );
+    }
+    // What the deleted node kept is put aside, and that of no other.
+    let nodes = up.state_dir(0).parent().unwrap().to_owned();
+    let names = std::fs::read_dir(nodes).unwrap();
+    let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["1", "2", "2.old-1", "3"]);
+    replay(&up).await;
+    assert!(up.stop().await.success());
+}
+
 /// Both leases of which one process holds each: name, holder and term.
 async fn leases(up: &Up) -> Vec<(String, String, i64)> {
     let pool = database(up).await;

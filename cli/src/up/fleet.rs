@@ -74,9 +74,7 @@ impl Fleet<'_> {
         let node: NodeId = text(&made, "id")?.parse()?;
         // A state directory that is there belongs to a node of another ledger, or to one that left.
         put_aside(&home.node_folder(number))?;
-        home.state
-            .nodes
-            .truncate(number - 1 + usize::from(home.state.nodes.len() >= number));
+        // Only this place: the nodes after it may still be in the fleet.
         match home.state.nodes.get_mut(number - 1) {
             Some(place) => *place = node,
             None => home.state.nodes.push(node),
