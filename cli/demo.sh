@@ -91,6 +91,8 @@ node=$(of_up nodes 0 nodeId)
 
 say '3. Subscribe to its events on NATS, then queue inventory.refresh'
 printf '$ command-ledger watch --node %s &\n' "$node"
+# The shell in the background may open them after the first look.
+: >"$folder/watch.log"
 "$ledger" watch --node "$node" >"$folder/events" 2>"$folder/watch.log" </dev/null &
 watch_pid=$!
 deadline=$((SECONDS + 30))
