@@ -176,7 +176,7 @@ In another terminal:
 
   {program} watch &
   {program} node list
-  {program} api commands.run tenantId=$COMMAND_LEDGER_TENANT nodeId=$NODE kind=inventory.refresh idempotencyKey=first
+  {program} api commands.run tenantId=$COMMAND_LEDGER_TENANT nodeId=$NODE kind=inventory.refresh idempotencyKey=hello
   {program} api commands.list tenantId=$COMMAND_LEDGER_TENANT nodeId=$NODE
   {program} audit replay
 "
@@ -219,6 +219,11 @@ mod tests {
         ] {
             assert!(banner.lines().any(|told| told == line), "{banner}");
         }
+        // Whoever runs the banner's command and then the README's must not meet a conflict.
+        let key = banner.split("idempotencyKey=").nth(1).unwrap();
+        let key = key.split_whitespace().next().unwrap();
+        let readme = include_str!("../../../README.md");
+        assert!(!readme.contains(&format!("idempotencyKey={key}")), "{key}");
         let program = std::env::current_exe().unwrap();
         assert!(banner.contains(program.to_str().unwrap()), "{banner}");
     }
