@@ -125,7 +125,7 @@ pub enum Error {
         what: String,
     },
     /// NOT_FOUND of a method.
-    #[error("{what} not found; there are {known}")]
+    #[error("{what} not found; call POST /api/compute/{{service}}/{{method}}; there are {known}")]
     NoSuchMethod {
         /// What there is not.
         what: String,

@@ -156,6 +156,10 @@ mod tests {
             assert_eq!(body["error"]["code"], "NOT_FOUND");
             assert!(told.starts_with(given), "{told}");
             assert!(
+                told.contains("; call POST /api/compute/{service}/{method}; "),
+                "{told}"
+            );
+            assert!(
                 told.contains("there are commandBatches.approve, "),
                 "{told}"
             );

@@ -1,6 +1,9 @@
 //! NATS away, slow to come, or without its data.
 
+use std::time::Duration;
+
 use sqlx::PgPool;
+use tokio::time::timeout;
 
 use super::world::{World, another_ledger, header, next, until};
 use crate::{NatsOptions, mark};
