@@ -4,6 +4,7 @@ use ledger_tests::process::Process;
 use ledger_tests::serve::gateway;
 use ledger_tests::{api, database};
 use reqwest::Url;
+use serde_json::json;
 use sqlx::PgPool;
 
 /// Runs it to its end, which must be this one; what it says.
@@ -203,6 +204,21 @@ async fn h2_a_daemon_that_cannot_join_ends_with_the_code_for_it(pool: PgPool) {
     assert_told(&ends(2, &plain).await, &["--gateway", "https://host:port"]);
     let joining = [&agent[..], &[&url], &token, &["--gateway-ca", &ca]].concat();
     assert_told(&ends(3, &joining).await, &["refused to let the node join"]);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn h2_a_simulated_fleet_that_cannot_join_registers_no_node(pool: PgPool) {
+    let service = ledger_tests::serve::serve(&database::url(&pool), None).await;
+    let admin = api::admin(&pool, service.address).await;
+    let folder = tempfile::tempdir().unwrap();
+    let state = folder.path().join("fleet");
+    let to = ["--api", &admin.api, "--token", &admin.token];
+    let fleet = ["agent", "--simulate", "3", "--tenant", &admin.tenant];
+    let where_to = ["--state", state.to_str().unwrap(), "--gateway"];
+    let fleet = [&fleet[..], &to, &where_to, &["https://127.0.0.1:1"]].concat();
+    assert_told(&ends(2, &fleet).await, &["--gateway-ca", "fleet/00001"]);
+    let nodes = admin.call("nodes.list", json!({})).await.ok();
+    assert_eq!(nodes["items"], json!([]));
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]

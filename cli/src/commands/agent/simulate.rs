@@ -13,7 +13,7 @@ use ledger_protocol::id::{NodeId, TenantId};
 use serde_json::json;
 
 use crate::client::{ApiOptions, Client};
-use crate::exit::Failure;
+use crate::exit::{Failure, Meaning as _};
 use crate::lifecycle::{Phase, Signals};
 use crate::limits::{SIMULATE_JOINS_AT_A_TIME, SIMULATE_NODES_MAX, STOP_EDGE_WITHIN};
 use crate::output::Output;
@@ -87,17 +87,11 @@ pub(crate) async fn run(
     let mut signals = Signals::listen()?;
     raise_open_files();
     let places = tokio::select! {
-        places = places(nodes, options, state) => places?,
+        places = places(nodes, options, state, gateway_ca) => places?,
         signal = signals.asked() => {
             return Err(Failure::failed(format!("{signal} before every node was registered")));
         }
     };
-    let joins = places.iter().any(|place| place.join_token.is_some());
-    if joins && gateway_ca.is_none() {
-        return Err(Failure::usage(
-            "--gateway-ca is needed, because some nodes have not joined yet",
-        ));
-    }
     let (shortest, longest) = options.run_time;
     let mut script = ScriptedExecutor::succeeding(shortest, json!({ "simulated": true }));
     script.longest = longest;
@@ -144,38 +138,64 @@ fn tell(places: &[Place], state: &Path, as_json: bool, output: &mut Output) -> R
     ))
 }
 
-/// Every node, those that have not joined yet with a token to do it.
-async fn places(count: u32, options: &Options, state: &Path) -> Result<Vec<Place>, Failure> {
+/// A state directory, and the node of it if that has joined.
+type Found = (u32, PathBuf, Option<NodeId>);
+
+/// Every node, those that have not joined yet with a token to do it. Nothing is registered before
+/// all that a join takes is there: what is refused must leave no node behind.
+async fn places(
+    count: u32,
+    options: &Options,
+    state: &Path,
+    gateway_ca: Option<&Path>,
+) -> Result<Vec<Place>, Failure> {
+    let every: Vec<_> = (1..=count)
+        .map(|number| find(number, state))
+        .collect::<Result<_, _>>()?;
     let client = match (&options.api, &options.token) {
         (Some(api), Some(token)) => Some(Client::new(&ApiOptions::new(api, token))?),
         _ => None,
     };
     let api = client.as_ref().zip(options.tenant);
-    stream::iter(1..=count)
-        .map(|number| place(number, api, state))
+    if let Some((_, folder, _)) = every.iter().find(|(_, _, node)| node.is_none())
+        && (api.is_none() || gateway_ca.is_none())
+    {
+        return Err(not_joined(folder));
+    }
+    stream::iter(every)
+        .map(|found| place(found, api))
         .buffered(SIMULATE_JOINS_AT_A_TIME)
         .try_collect()
         .await
 }
 
-async fn place(
-    number: u32,
-    api: Option<(&Client, TenantId)>,
-    state: &Path,
-) -> Result<Place, Failure> {
-    let state_dir = state.join(format!("{number:05}"));
-    if let Some(known) = Credentials::load(&StateDir::open(&state_dir)?)? {
-        return Ok(Place {
-            node: known.node_id,
-            state_dir,
-            join_token: None,
-        });
-    }
-    let Some((client, tenant)) = api else {
-        let shown = state_dir.display();
-        return Err(Failure::usage(format!(
-            "{shown} has not joined yet; give --api, --token and --tenant to register its node"
-        )));
+fn find(number: u32, state: &Path) -> Result<Found, Failure> {
+    let folder = state.join(format!("{number:05}"));
+    let dir = StateDir::open(&folder).or_usage("--state cannot be used")?;
+    let known = Credentials::load(&dir)?;
+    Ok((number, folder, known.map(|known| known.node_id)))
+}
+
+fn not_joined(folder: &Path) -> Failure {
+    let folder = folder.display();
+    Failure::usage(format!(
+        "{folder} has not joined yet; give --api, --token and --tenant to register its node, and \
+         --gateway-ca to let it join"
+    ))
+}
+
+async fn place(found: Found, api: Option<(&Client, TenantId)>) -> Result<Place, Failure> {
+    let (client, tenant, number, state_dir) = match (found, api) {
+        ((_, state_dir, Some(node)), _) => {
+            let join_token = None;
+            return Ok(Place {
+                node,
+                state_dir,
+                join_token,
+            });
+        }
+        ((number, state_dir, None), Some((client, tenant))) => (client, tenant, number, state_dir),
+        ((_, state_dir, None), None) => return Err(not_joined(&state_dir)),
     };
     let input = json!({
         "tenantId": tenant,
