@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_nats::connection::State;
 use async_nats::jetstream::{self, context::ContextBuilder};
 use async_nats::{Client, ConnectOptions, Event, ServerAddr};
 use tokio::sync::Notify;
@@ -116,6 +117,11 @@ impl Connection {
         };
         connection.check_version()?;
         Ok(connection)
+    }
+
+    /// Whether the server is there, as far as the client knows.
+    pub(crate) fn is_open(&self) -> bool {
+        self.client.connection_state() == State::Connected
     }
 
     /// Refuses a server that would silently do something else. Asked again after each reconnect,

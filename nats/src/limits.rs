@@ -40,6 +40,10 @@ pub(crate) const LEASE_SECONDS: u64 = 15;
 pub(crate) const LEASE_RENEWALS: u32 = 3;
 /// Longest wait between two attempts to become the publisher.
 pub(crate) const LEASE_RETRY: Duration = Duration::from_secs(1);
+/// A publisher that can publish nothing for so long gives the lease up to whoever can.
+pub(crate) const STUCK_MAX: Duration = Duration::from_secs(10);
+/// How long it then leaves the lease to others: several of their attempts to take it.
+pub(crate) const LEASE_REST: Duration = Duration::from_secs(5);
 
 /// Within this time JetStream drops a message with an id that it has, unless messages live
 /// shorter than that.

@@ -67,7 +67,8 @@ impl<'a> Publisher<'a> {
         })
     }
 
-    /// Publishes what comes, until something fails. `progress` is called after each window.
+    /// Publishes what comes, until something fails. `progress` is called after each window, and
+    /// whenever the stream has everything.
     pub(crate) async fn tail(&mut self, mut progress: impl FnMut()) -> Result<Never, Error> {
         let mut news = Some(self.ledger.subscribe());
         let mut checked = Instant::now();
@@ -76,6 +77,7 @@ impl<'a> Publisher<'a> {
                 progress();
                 checked = Instant::now();
             }
+            progress();
             let heard = async {
                 match news.as_mut() {
                     // A receiver that lagged has news, too.

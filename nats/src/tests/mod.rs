@@ -3,4 +3,5 @@
 mod copies;
 mod outages;
 mod publishing;
+mod standby;
 mod world;

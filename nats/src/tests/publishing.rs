@@ -9,6 +9,7 @@ use super::world::{ID_MEMORY, World};
 use crate::connection::Address;
 use crate::error::Severity;
 use crate::publisher::Publisher;
+use crate::run::Link;
 use crate::{Error, STREAM, stream};
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
@@ -38,7 +39,10 @@ async fn l9_two_publishers_at_once_store_each_event_once(pool: PgPool) {
     for holder in ["one", "two", "three"] {
         let (ledger, options) = (world.ledger.clone(), world.options(holder));
         let address = address.clone();
-        publishers.spawn(async move { crate::run::publish(&ledger, &options, &address).await });
+        publishers.spawn(async move {
+            let mut link = Link::default();
+            crate::run::publish(&ledger, &options, &address, &mut link).await
+        });
     }
     for number in 0..150 {
         world.enqueue_and_cancel(&format!("api:{number}")).await;

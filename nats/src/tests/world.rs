@@ -77,7 +77,13 @@ impl World {
     }
 
     pub(super) fn publisher(&self, holder: &str) -> tokio::task::JoinHandle<()> {
-        let (ledger, options) = (self.ledger.clone(), self.options(holder));
+        self.publisher_to(&self.nats.url(), holder)
+    }
+
+    /// A publisher to a server that may be another one.
+    pub(super) fn publisher_to(&self, url: &str, holder: &str) -> tokio::task::JoinHandle<()> {
+        let (ledger, mut options) = (self.ledger.clone(), self.options(holder));
+        url.clone_into(&mut options.url);
         let shutdown = self.shutdown.clone();
         self.tasks
             .spawn(async move { crate::run(ledger, options, shutdown).await.unwrap() })
@@ -124,6 +130,15 @@ impl World {
         let command = self.enqueue(key).await;
         self.ledger
             .cancel(&self.actor, self.tenant, self.node, command.id)
+            .await
+            .unwrap()
+    }
+
+    /// Who holds the publisher's lease.
+    pub(super) async fn leader(&self) -> Option<String> {
+        let held = "SELECT holder FROM leases WHERE name = 'publisher' AND expires_at > now()";
+        sqlx::query_scalar(held)
+            .fetch_optional(self.ledger.pool())
             .await
             .unwrap()
     }
