@@ -37,12 +37,26 @@ pub(crate) struct Connection {
     pub(crate) connected: Arc<Notify>,
 }
 
+/// Refuses what cannot be the URL of a NATS server, before anything is started that needs one.
+pub(crate) fn check(url: Option<&Secret>) -> Result<(), Failure> {
+    url.map_or(Ok(()), |url| address(url).map(drop))
+}
+
+fn address(url: &Secret) -> Result<ServerAddr, Failure> {
+    let url: Url = url.reveal().trim().parse().map_err(|_| wrong())?;
+    ServerAddr::from_url(url).map_err(|_| wrong())
+}
+
+/// Nothing of the URL goes into this error: it may hold a password.
+fn wrong() -> Failure {
+    Failure::usage(
+        "--nats (or COMMAND_LEDGER_NATS) is no URL of a NATS server, such as nats://host:4222",
+    )
+}
+
 /// Connects, and checks that the server is new enough.
 pub(crate) async fn connect(url: &Secret) -> Result<Connection, Failure> {
-    // Nothing of the URL goes into these errors: it may hold a password.
-    let wrong = || Failure::usage("--nats is no URL of a NATS server, such as nats://host:4222");
-    let url: Url = url.reveal().parse().map_err(|_| wrong())?;
-    let address = ServerAddr::from_url(url).map_err(|_| wrong())?;
+    let address = address(url)?;
     let (host, port) = (address.host().to_owned(), address.port());
 
     // The library takes no credentials from a URL.

@@ -24,6 +24,34 @@ async fn h2_watch_takes_positions_from_1_only() {
     }
 }
 
+#[tokio::test]
+async fn h2_a_nats_url_that_is_none_is_refused_at_the_start() {
+    let postgres = ["--postgres", "postgres://127.0.0.1:1/ledger"];
+    let nats = ["--nats", "http://hunter2@127.0.0.1:4222"];
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path().join("none");
+    let path = folder.to_str().unwrap();
+    for command in [&["serve"][..], &["gateway", "--authority", path]] {
+        let said = refused(&[command, &postgres, &nats].concat()).await;
+        assert!(said.contains("--nats"), "{said}");
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+    let said = refused(&[&["up", "--data", path][..], &nats].concat()).await;
+    assert!(said.contains("--nats"), "{said}");
+    assert!(!folder.exists());
+}
+
+#[tokio::test]
+async fn h2_certificates_that_end_at_once_are_refused() {
+    let gateway = ["gateway", "--postgres", "p", "--authority", "a"];
+    for time in ["5", "59s", "0"] {
+        let said = refused(&[&gateway[..], &["--certificates-for", time]].concat()).await;
+        for part in ["--certificates-for", time, "the least is 60s"] {
+            assert!(said.contains(part), "{said}");
+        }
+    }
+}
+
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn a13_a_token_for_nothing_that_there_is_is_not_made(pool: PgPool) {
     let url = database::url(&pool);

@@ -12,6 +12,7 @@ use crate::exit::{Failure, Meaning};
 use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::{CERTIFICATE_SECONDS_MIN, CONNECTIONS_DEFAULT};
+use crate::nats;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
 use crate::service::{Core, Service, host_name, listen, raise_open_files};
@@ -33,7 +34,7 @@ pub(crate) struct Options {
     name: Option<String>,
     /// How long the certificates of nodes are valid. Daemons cannot renew theirs yet: a node whose
     /// certificate has ended must join again, with a new join token and an empty state folder
-    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = crate::duration::parse)]
+    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = certificates_for)]
     certificates_for: Duration,
     /// Connections to Postgres
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
@@ -53,6 +54,7 @@ pub(crate) struct Options {
 
 /// Serves nodes until a signal.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+    nats::check(options.nats.as_ref())?;
     let signals = Signals::listen()?;
     raise_open_files();
     let core = Core::start(
@@ -66,7 +68,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let mut settings = ledger_gateway::Options::default();
     // The longest time that can be written fits.
     let seconds = u32::try_from(options.certificates_for.as_secs()).unwrap_or(u32::MAX);
-    settings.certificate_seconds = seconds.max(CERTIFICATE_SECONDS_MIN);
+    settings.certificate_seconds = seconds;
     settings.server_names.push(host_name());
     settings.server_names.extend(options.server_name);
 
@@ -80,4 +82,16 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         service.start_wakes(nats);
     }
     service.run(signals, ended).await
+}
+
+/// Reads how long a node's certificate is valid. One that ends before the node has opened a session
+/// would be of no use.
+fn certificates_for(text: &str) -> Result<Duration, String> {
+    let time = crate::duration::parse(text)?;
+    if time < Duration::from_secs(CERTIFICATE_SECONDS_MIN.into()) {
+        return Err(format!(
+            "`{text}` is too short; the least is {CERTIFICATE_SECONDS_MIN}s"
+        ));
+    }
+    Ok(time)
 }

@@ -11,6 +11,7 @@ use crate::exit::Failure;
 use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::CONNECTIONS_DEFAULT;
+use crate::nats;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
 use crate::service::{Core, Service, listen, raise_open_files};
@@ -58,6 +59,7 @@ pub(crate) struct Options {
 
 /// Serves until a signal.
 pub(crate) async fn run(options: Options) -> Result<(), Failure> {
+    nats::check(options.nats.as_ref())?;
     let signals = Signals::listen()?;
     raise_open_files();
     let ca_certificate = match &options.gateway_ca {

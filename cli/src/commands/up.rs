@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::exit::Failure;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::UP_NODES_MAX;
+use crate::nats;
 use crate::output::Output;
 use crate::secret::Secret;
 use crate::service::{raise_open_files, until_told};
@@ -43,6 +44,7 @@ pub(crate) struct Options {
 
 /// Runs until a signal.
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
+    nats::check(options.nats.as_ref())?;
     let mut signals = Signals::listen()?;
     raise_open_files();
     let mut home = Home::claim(&options.data)?;
