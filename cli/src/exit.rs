@@ -40,6 +40,9 @@ impl From<Code> for ExitCode {
     }
 }
 
+/// What a service says that cannot listen where it was told to.
+pub(crate) const LISTEN_ELSEWHERE: &str = "choose another address with --listen";
+
 /// Why a run did not succeed. It is no `std::error::Error`, so that `?` turns every error into one.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -59,6 +62,12 @@ impl Failure {
     /// A request that cannot be made: the message says what would work.
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
         Self::new(Code::Usage, anyhow::anyhow!("{message}"))
+    }
+
+    /// The same, with what to do about it in front.
+    pub(crate) fn advised(self, advice: impl fmt::Display) -> Self {
+        let error = self.error.context(advice.to_string());
+        Self { error, ..self }
     }
 
     /// Something that was tried and failed.

@@ -204,6 +204,17 @@ async fn h2_a_daemon_that_cannot_join_ends_with_the_code_for_it(pool: PgPool) {
     assert_told(&ends(2, &plain).await, &["--gateway", "https://host:port"]);
     let joining = [&agent[..], &[&url], &token, &["--gateway-ca", &ca]].concat();
     assert_told(&ends(3, &joining).await, &["refused to let the node join"]);
+
+    let other = rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
+    let wrong = path("other.pem");
+    std::fs::write(&wrong, other.cert.pem()).unwrap();
+    let joining = [&agent[..], &[&url], &token, &["--gateway-ca", &wrong]].concat();
+    assert_told(
+        &ends(2, &joining).await,
+        &["--gateway-ca does not", "node-ca.pem"],
+    );
+    let nowhere = ["agent", "--state", "/proc/x", "--gateway", &url];
+    assert_told(&ends(2, &nowhere).await, &["--state /proc/x"]);
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
@@ -219,6 +230,20 @@ async fn h2_a_simulated_fleet_that_cannot_join_registers_no_node(pool: PgPool) {
     assert_told(&ends(2, &fleet).await, &["--gateway-ca", "fleet/00001"]);
     let nodes = admin.call("nodes.list", json!({})).await.ok();
     assert_eq!(nodes["items"], json!([]));
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn h7_a_port_that_is_taken_is_told_with_the_option(pool: PgPool) {
+    let url = database::url(&pool);
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let authority = folder.path().to_str().unwrap();
+    for command in [&["serve"][..], &["gateway", "--authority", authority]] {
+        let listen = ["--listen", &at, "--postgres", url.as_str()];
+        let said = ends(1, &[command, &listen].concat()).await;
+        assert_told(&said, &["--listen", &at, "in use"]);
+    }
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]

@@ -1,6 +1,6 @@
 //! `agent`: the daemon of this machine.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use ledger_agent::AgentOptions;
@@ -62,6 +62,8 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         return simulate::run(nodes, simulated, state, gateway, ca, output).await;
     }
     let mut signals = Signals::listen()?;
+    let state = options.state.clone();
+    let told = |error| told(error, &state);
     let mut agent = AgentOptions::new(options.state, options.gateway);
     agent.ca_file = options.gateway_ca;
     agent.join_token = options.join_token.map(|token| token.reveal().to_owned());
@@ -87,25 +89,32 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
 }
 
 /// What the end of a daemon means to a script.
-fn told(error: ledger_agent::Error) -> Failure {
+fn told(error: ledger_agent::Error, state: &Path) -> Failure {
     use ledger_agent::Error;
-    let code = match &error {
-        Error::NotJoined | Error::GatewayAddress { .. } | Error::StateDirTaken { .. } => {
-            Code::Usage
-        }
-        Error::JoinRefused { .. } => Code::Refused,
-        // What may pass is tried again inside; what comes out of there will not.
-        _ => Code::Failed,
-    };
-    let advised = matches!(error, Error::NotJoined);
-    let mut failure = Failure::new(code, error);
-    if advised {
-        failure.error = failure.error.context(
+    let usage = |error, advice: &str| Failure::new(Code::Usage, error).advised(advice);
+    match &error {
+        Error::NotJoined => usage(
+            error,
             "--join-token (or COMMAND_LEDGER_JOIN_TOKEN) and --gateway-ca are needed for the first \
              start",
-        );
+        ),
+        // What may pass is tried again inside; what comes out of there will not: here, the two do
+        // not agree on a certificate.
+        Error::Join { .. } => usage(
+            error,
+            "--gateway-ca does not vouch for this gateway: give the node-ca.pem of its authority, \
+             and with --gateway a name that its certificate has",
+        ),
+        Error::File { path, .. } if path == state => {
+            let advice = format!("--state {} cannot be used", state.display());
+            usage(error, &advice)
+        }
+        Error::GatewayAddress { .. } | Error::StateDirTaken { .. } => {
+            Failure::new(Code::Usage, error)
+        }
+        Error::JoinRefused { .. } => Failure::new(Code::Refused, error),
+        _ => Failure::new(Code::Failed, error),
     }
-    failure
 }
 
 #[cfg(test)]
@@ -114,12 +123,16 @@ mod tests {
 
     #[test]
     fn h2_a_daemon_that_cannot_start_says_why_by_its_code() {
-        assert_eq!(told(ledger_agent::Error::NotJoined).code, Code::Usage);
+        let state = Path::new("state");
+        assert_eq!(
+            told(ledger_agent::Error::NotJoined, state).code,
+            Code::Usage
+        );
         let refused = ledger_agent::Error::JoinRefused {
             gateway: "g".to_owned(),
             status: 401,
             message: "the token was used".to_owned(),
         };
-        assert_eq!(told(refused).code, Code::Refused);
+        assert_eq!(told(refused, state).code, Code::Refused);
     }
 }

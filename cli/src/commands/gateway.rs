@@ -8,7 +8,7 @@ use clap::Args;
 use ledger_gateway::CertificateAuthority;
 use ledger_protocol::batch::create::Policy;
 
-use crate::exit::{Failure, Meaning};
+use crate::exit::{Failure, LISTEN_ELSEWHERE, Meaning};
 use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::{CERTIFICATE_SECONDS_MIN, CONNECTIONS_DEFAULT};
@@ -63,7 +63,8 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         Policy::default(),
     )
     .await?;
-    let listener = listen(options.listen).await?;
+    let listener = listen(options.listen).await;
+    let listener = listener.map_err(|failure| failure.advised(LISTEN_ELSEWHERE))?;
     let name = options.name.unwrap_or_else(host_name);
     let mut settings = ledger_gateway::Options::default();
     // The longest time that can be written fits.

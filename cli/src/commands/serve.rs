@@ -7,7 +7,7 @@ use clap::Args;
 use ledger_protocol::batch::create::Policy;
 
 use crate::approvers;
-use crate::exit::Failure;
+use crate::exit::{Failure, LISTEN_ELSEWHERE};
 use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::CONNECTIONS_DEFAULT;
@@ -72,7 +72,8 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     };
     let (postgres, connections) = (&options.postgres.postgres, options.connections);
     let core = Core::start(postgres, connections, approval).await?;
-    let listener = listen(options.listen).await?;
+    let listener = listen(options.listen).await;
+    let listener = listener.map_err(|failure| failure.advised(LISTEN_ELSEWHERE))?;
 
     let service = Service::new(core);
     let (endings, ended) = endings();
