@@ -100,8 +100,10 @@ impl Client {
             .header("content-type", "application/json")
             .body(serde_json::to_vec(input)?);
         let sent = request.send().await.map_err(reqwest::Error::without_url);
-        let mut answer =
-            sent.or_unavailable(format!("the API at {} does not answer", self.base))?;
+        let mut answer = sent.map_err(|error| {
+            let told = self.silent(&error);
+            Failure::new(Code::Unavailable, error).advised(told)
+        })?;
         let status = answer.status();
         let mut body = Vec::new();
         loop {
@@ -124,6 +126,17 @@ impl Client {
         }
     }
 
+    /// What is said of an API that does not answer.
+    fn silent(&self, error: &reqwest::Error) -> String {
+        let told = format!("the API at {} does not answer", self.base);
+        match self.base.strip_prefix("https://") {
+            Some(rest) if speaks_no_tls(error) => {
+                format!("{told}: what is there speaks http; write --api http://{rest}")
+            }
+            _ => told,
+        }
+    }
+
     /// Every item of a method that answers in pages.
     pub(crate) async fn every_item(
         &self,
@@ -143,6 +156,21 @@ impl Client {
             }
         }
     }
+}
+
+/// Whether the other side answered a TLS greeting with something else.
+fn speaks_no_tls(error: &(dyn std::error::Error + 'static)) -> bool {
+    let garbled = rustls::InvalidMessage::InvalidContentType;
+    let garbled = rustls::Error::InvalidMessage(garbled).to_string();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        // The libraries in between wrap it in errors of their own, which keep its text only.
+        if error.to_string().contains(&garbled) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 fn is_loopback(url: &Url) -> bool {

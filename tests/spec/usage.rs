@@ -53,6 +53,21 @@ async fn h2_certificates_that_end_at_once_are_refused() {
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn h2_tls_to_an_api_without_it_is_told_as_such(pool: PgPool) {
+    let service = serve(&database::url(&pool), None).await;
+    let api = format!("https://{}", service.address);
+    let call = ["api", "nodes.list", "--api", &api, "--token", "token_x.y"];
+    let mut process = Process::start(&call);
+    let status = process.ended().await;
+    let said = process.stderr();
+    assert_eq!(status.code(), Some(5), "{said}");
+    let plain = format!("http://{}", service.address);
+    for part in [&plain, "speaks http"] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn a13_a_token_for_nothing_that_there_is_is_not_made(pool: PgPool) {
     let url = database::url(&pool);
     let tenant = Process::output(&["tenant", "create", "acme", "--postgres", url.as_str()]).await;
