@@ -8,6 +8,7 @@ use ledger::Clock;
 use ledger_api::auth::{Grant, NewToken, Permission, Resource, create_token};
 use ledger_protocol::id::{TenantId, TokenId};
 use ledger_protocol::kind::Registry;
+use ledger_protocol::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::tenant::told;
@@ -127,14 +128,18 @@ async fn list(common: Common, output: &mut Output) -> Result<(), Failure> {
     if common.json {
         return output.json(&json!({ "items": tokens }));
     }
-    let rows: Vec<_> = tokens.iter().map(row).collect();
+    let now = Clock::system().now();
+    let rows: Vec<_> = tokens.iter().map(|token| row(token, now)).collect();
     output.table(&["TOKEN", "IDENTITY", "STATE", "GRANTS"], &rows)
 }
 
-fn row(token: &Value) -> Vec<String> {
+fn row(token: &Value, now: Timestamp) -> Vec<String> {
     let text = |field: &str| token[field].as_str().unwrap_or("-").to_owned();
     let state = match (&token["revokedAt"], &token["expiresAt"]) {
         (Value::String(at), _) => format!("revoked {at}"),
+        (_, Value::String(at)) if Timestamp::parse_rfc3339(at).is_some_and(|end| end <= now) => {
+            format!("expired {at}")
+        }
         (_, Value::String(at)) => format!("until {at}"),
         _ => "valid".to_owned(),
     };
@@ -212,6 +217,16 @@ mod tests {
             written(&grant("compute:nodes:read").unwrap()),
             "compute:nodes:read@*"
         );
+    }
+
+    #[test]
+    fn a13_a_token_is_listed_as_expired_from_its_end_on() {
+        let end = "2026-11-30T10:37:00.453776Z";
+        let token = json!({"id": "token_1", "identity": "ada", "expiresAt": end, "grants": []});
+        let at = Timestamp::parse_rfc3339(end).unwrap();
+        let state = |now| row(&token, now).swap_remove(2);
+        assert_eq!(state(at.plus_micros(-1)), format!("until {end}"));
+        assert_eq!(state(at), format!("expired {end}"));
     }
 
     #[test]
