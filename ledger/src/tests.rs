@@ -870,7 +870,7 @@ async fn k1_a_payload_that_does_not_fit_its_kind_is_named(pool: PgPool) {
     let ground = Ground::on(start(&pool, |_| {})).await;
     let before = ground.head().await;
     for (kind, payload, named) in [
-        ("diag.nvml", json!({ "x": 1 }), "'x'"),
+        ("diag.nvml", json!({ "x": 1 }), "\"x\""),
         ("diag.nvml", json!(null), "object"),
         ("diag.nvml", json!([]), "object"),
         ("inventory.refresh", json!({ "sections": [] }), "/sections"),
