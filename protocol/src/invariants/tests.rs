@@ -139,7 +139,7 @@ impl Log {
             expires_at: later(50),
             leaf_count: 1,
             reason: "r",
-            root: &self.root(),
+            root: &Self::root(),
             tenant_id: TenantId::new(NOW, [2; 10]),
         };
         let payload = statement.encode().unwrap();
@@ -153,7 +153,7 @@ impl Log {
         self.actor = Actor::sweeper();
     }
 
-    fn root(&self) -> Vec<u8> {
+    fn root() -> Vec<u8> {
         let leaf = Leaf::of(node(), "logs.collect", &[0x80]);
         crate::merkle::leaf_hash(&leaf.encode().unwrap()).to_vec()
     }
