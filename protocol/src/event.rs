@@ -23,6 +23,15 @@ pub use batch::*;
 pub use command::*;
 pub use node::*;
 
+/// For serde: leaves out a flag that is not set.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+pub(crate) fn is_false(flag: &bool) -> bool {
+    !flag
+}
+
 /// Who appended an event: `api:<identity>`, `gateway:<name>`, `sweeper`, `module:<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -45,7 +45,7 @@ pub struct Node {
     /// The newest session is that of an older copy of the journal, or came from another machine
     /// right after one: until a machine comes back twice in a row, no journal answers for what
     /// another session sent (SPEC D2, D8).
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "crate::event::is_false")]
     pub journal_copied: bool,
     /// Journal of the newest session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -514,14 +514,6 @@ impl Node {
         }
         Ok(Body::NodeDeleted(NodeDeleted {}))
     }
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands over a reference"
-)]
-fn is_false(flag: &bool) -> bool {
-    !flag
 }
 
 #[expect(

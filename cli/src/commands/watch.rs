@@ -281,7 +281,7 @@ impl CloudEvent {
             format!("{:<29}", self.header("type").unwrap_or(&self.nats_subject)),
             self.header("subject").unwrap_or("-").to_owned(),
         ];
-        for field in ["nodeId", "kind", "state", "reason"] {
+        for field in ["nodeId", "kind", "state", "approver", "reason"] {
             let text = self.data.get(field).and_then(Value::as_str);
             parts.extend(
                 text.filter(|text| !parts.iter().any(|part| part == text))

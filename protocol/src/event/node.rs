@@ -8,15 +8,6 @@ use crate::id::JournalId;
 use crate::kind::Role;
 use crate::time::Timestamp;
 
-/// For serde: leaves out a flag that is not set.
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-pub(super) fn is_false(flag: &bool) -> bool {
-    !flag
-}
-
 /// A node joined the fleet's books.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct NodeRegistered {
