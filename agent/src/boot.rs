@@ -1,7 +1,7 @@
 //! What a boot is to an agent (SPEC D9, section 12).
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
@@ -66,7 +66,13 @@ fn new_boot_id() -> String {
 pub(crate) fn simulate_reboot(folder: &Path, rebooted: &CancellationToken) -> Reboot {
     let folder = folder.to_path_buf();
     let rebooted = rebooted.clone();
+    let going_down = Mutex::new(());
     Reboot::Injected(Arc::new(move |_| {
+        // A machine that goes down does so once, however many ask for it.
+        let _one = going_down.lock().unwrap_or_else(PoisonError::into_inner);
+        if rebooted.is_cancelled() {
+            return Ok(());
+        }
         let written = replace(&folder, BOOT_ID_FILE, new_boot_id().as_bytes());
         written.map_err(|error| error.chain())?;
         rebooted.cancel();
@@ -91,6 +97,25 @@ mod tests {
         reboot("cmd_1").unwrap();
         assert!(rebooted.is_cancelled());
         assert_ne!(Boot::Simulated.id(&dir).unwrap(), first);
+    }
+
+    #[test]
+    fn d9_reboots_at_once_are_one_boot() {
+        let root = tempfile::tempdir().unwrap();
+        let rebooted = CancellationToken::new();
+        let Reboot::Injected(reboot) = simulate_reboot(root.path(), &rebooted) else {
+            panic!("a real reboot")
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                let reboot = reboot.clone();
+                scope.spawn(move || reboot("cmd_1").unwrap());
+            }
+        });
+        let dir = StateDir::open(root.path()).unwrap();
+        let boot = Boot::Simulated.id(&dir).unwrap();
+        reboot("cmd_2").unwrap();
+        assert_eq!(Boot::Simulated.id(&dir).unwrap(), boot);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ed25519_dalek::SigningKey;
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
-use ed25519_dalek::pkcs8::{DecodePrivateKey as _, DecodePublicKey as _, EncodePrivateKey as _};
+use ed25519_dalek::pkcs8::{
+    DecodePrivateKey as _, DecodePublicKey as _, EncodePrivateKey as _, KeypairBytes,
+};
 use ledger_protocol::batch::create::Policy;
 use ledger_protocol::dsse::PublicKey;
 use ledger_protocol::event::Approver;
@@ -71,7 +73,12 @@ pub(crate) fn generate(path: &Path) -> Result<PublicKey, Failure> {
         .try_fill_bytes(seed.as_mut())
         .context("the system gave no random bytes")?;
     let key = SigningKey::from_bytes(&seed);
-    let pem = key.to_pkcs8_pem(LineEnding::LF)?;
+    // Without the public key in it, as OpenSSL reads it (RFC 8410, section 7).
+    let bytes = KeypairBytes {
+        secret_key: key.to_bytes(),
+        public_key: None,
+    };
+    let pem = bytes.to_pkcs8_pem(LineEnding::LF)?;
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -145,6 +152,9 @@ mod tests {
         assert_eq!(PublicKey::of(&private_key(&path).unwrap()), public);
         assert_eq!(public_key(&path).unwrap(), public);
         assert!(generate(&path).is_err(), "a key was overwritten");
+        // RFC 8410, section 7: version 1, without the public key.
+        let pem = std::fs::read_to_string(&path).unwrap();
+        assert!(pem.contains("\nMC4CAQAwBQYDK2VwBCIEI"), "{pem}");
         let open = std::fs::Permissions::from_mode(0o640);
         std::fs::set_permissions(&path, open).unwrap();
         let told = private_key(&path).unwrap_err().to_string();

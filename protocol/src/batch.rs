@@ -104,6 +104,8 @@ pub struct Place {
     pub inclusion: Inclusion,
     /// It waits for the batch's approval.
     pub held: bool,
+    /// When the batch expires, and the command with it.
+    pub expires_at: Timestamp,
 }
 
 /// What approvers sign, with purpose `batch-approval`: canonical MessagePack of this.
@@ -299,21 +301,23 @@ impl Batch {
     }
 
     /// Where a command stands in the batch that it names, or why it may not be queued. `inclusion`
-    /// is the proof of its leaf, if the scope has that leaf.
+    /// is what is to prove that the scope has its leaf.
     pub fn admit(
         &self,
         leaf: &Leaf,
         inclusion: Option<&Inclusion>,
         now: Timestamp,
     ) -> Result<Place, Refusal> {
-        if now > self.created.expires_at {
+        if now >= self.created.expires_at {
             let at = self.created.expires_at;
             return Err(Refusal::BatchExpired { batch: self.id, at });
         }
-        match inclusion {
+        // The rows beside the log are believed no more than whoever could write them.
+        match inclusion.filter(|inclusion| inclusion.proves(leaf, &self.created)) {
             Some(inclusion) => Ok(Place {
                 inclusion: inclusion.clone(),
                 held: self.holds(),
+                expires_at: self.created.expires_at,
             }),
             None => Err(Refusal::OutsideBatch {
                 batch: self.id,

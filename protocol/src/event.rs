@@ -58,6 +58,11 @@ impl Actor {
         Self(format!("module:{name}"))
     }
 
+    /// Whether it may be the same person: names that differ in case alone are told apart by no one.
+    pub fn may_be(&self, other: &Self) -> bool {
+        self.0.to_lowercase() == other.0.to_lowercase()
+    }
+
     /// The text that is stored.
     pub fn as_str(&self) -> &str {
         &self.0

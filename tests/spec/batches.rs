@@ -112,6 +112,9 @@ async fn p3_a_command_runs_after_two_people_have_signed_what_they_saw() {
     assert_eq!(command["state"], "succeeded", "{command}");
     let (code, _, told) = batch(&up, &bob, &["verify", "--batch", id]).await;
     assert_eq!(code, 0, "{told}");
+    let three = ["verify", "--batch", id, "--quorum", "3"];
+    let (code, _, told) = batch(&up, &bob, &three).await;
+    assert_eq!(code, 1, "{told}");
     let stranger = folder.path().join("stranger.pem");
     let stranger = stranger.to_str().unwrap();
     let (code, _, told) = batch(&up, "", &["keygen", "--out", stranger]).await;

@@ -89,6 +89,9 @@ enum Verb {
         /// approvers that the batch names]
         #[arg(long, value_name = "FILE")]
         key: Vec<PathBuf>,
+        /// How many good approvals you ask for [default: as many as the batch names]
+        #[arg(long, value_name = "APPROVALS", value_parser = clap::value_parser!(u64).range(1..))]
+        quorum: Option<u64>,
         #[command(flatten)]
         common: Common,
     },
@@ -168,11 +171,16 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             let state = state.as_str().unwrap_or_default();
             output.line(&format!("\nsigned: {given} of {quorum} approvals, {state}"))
         }
-        Verb::Verify { batch, key, common } => {
+        Verb::Verify {
+            batch,
+            key,
+            quorum,
+            common,
+        } => {
             let trusted = key.iter().map(|path| approvers::public_key(path));
             let trusted = trusted.collect::<Result<BTreeSet<_>, Failure>>()?;
             let shown = Shown::fetch(batch, &common).await?;
-            shown.verify(&trusted, common.json, output)
+            shown.verify(&trusted, quorum, common.json, output)
         }
     }
 }
@@ -317,6 +325,7 @@ impl Shown {
     fn verify(
         &self,
         trusted: &BTreeSet<PublicKey>,
+        quorum: Option<u64>,
         json: bool,
         output: &mut Output,
     ) -> Result<(), Failure> {
@@ -350,7 +359,8 @@ impl Shown {
             let name = approval["approver"].as_str().unwrap_or_default();
             approvals.push((name.to_owned(), verdict));
         }
-        let quorum = self.batch["quorum"].as_u64().unwrap_or(u64::MAX);
+        let named = || self.batch["quorum"].as_u64().unwrap_or(u64::MAX);
+        let quorum = quorum.unwrap_or_else(named);
         let enough = quorum > 0 && good.len() as u64 >= quorum;
         if json {
             let approvals = approvals

@@ -109,7 +109,9 @@ async fn dispatch_one(
         }
     };
     match refusal {
-        Refusal::StaleEpoch { .. } => Dispatched::Over(command, Close::superseded()),
+        Refusal::StaleEpoch { current, given } => {
+            Dispatched::Over(command, Close::stale_epoch(current, given))
+        }
         Refusal::NodeDeleted(_) => Dispatched::Over(command, Close::node_deleted()),
         // By a dispatch of ours whose outcome was not known.
         Refusal::NotPending {

@@ -61,8 +61,8 @@ impl Work {
         for (command, state, reported) in join_all(reports).await {
             let answer = match reported {
                 Ok(_) => Answer::Recorded,
-                Err(ledger::Error::Refused(Refusal::StaleEpoch { .. })) => {
-                    return Done::Over(Close::superseded());
+                Err(ledger::Error::Refused(Refusal::StaleEpoch { current, given })) => {
+                    return Done::Over(Close::stale_epoch(current, given));
                 }
                 Err(ledger::Error::Refused(Refusal::NodeDeleted(_))) => {
                     return Done::Over(Close::node_deleted());
@@ -119,8 +119,8 @@ impl Work {
             .await;
         match applied {
             Ok(_) => Done::Generation(generation),
-            Err(ledger::Error::Refused(Refusal::StaleEpoch { .. })) => {
-                Done::Over(Close::superseded())
+            Err(ledger::Error::Refused(Refusal::StaleEpoch { current, given })) => {
+                Done::Over(Close::stale_epoch(current, given))
             }
             Err(error) => {
                 log("an applied generation could not be recorded", node, &error);

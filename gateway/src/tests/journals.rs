@@ -41,6 +41,8 @@ async fn d8_a_fresh_journal_does_not_undo_what_the_lost_one_ran(pool: PgPool) {
     );
     for command in [ran, stopped] {
         assert_eq!(daemon.receive_command().await.command_id, command);
+    }
+    for command in [ran, stopped] {
         daemon.say(command, UpdateState::Running).await;
     }
     drop(daemon);

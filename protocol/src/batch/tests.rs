@@ -105,8 +105,10 @@ fn p3_a_quorum_is_so_many_people_with_so_many_keys() {
     let id = batch.id;
     let same = Err(Refusal::ApprovedBySamePerson { batch: id });
     assert_eq!(approve(&mut batch, "ada", 2), same);
+    assert_eq!(approve(&mut batch, "Ada", 2), same);
     let creator = Err(Refusal::ApprovedByCreator { batch: id });
     assert_eq!(approve(&mut batch, "creator", 2), creator);
+    assert_eq!(approve(&mut batch, "Creator", 2), creator);
     assert_eq!(batch.standing(NOW), Standing::Proposed);
     assert_eq!(approve(&mut batch, "bob", 2), Ok(true));
     assert_eq!(batch.standing(NOW), Standing::Approved);
@@ -278,8 +280,12 @@ fn p4_a_command_outside_the_scope_is_refused() {
     let place = batch.admit(&leaf, Some(&inside.inclusion), NOW).unwrap();
     assert!(place.held);
     assert!(place.inclusion.proves(&leaf, &batch.created));
-    let outside = batch.admit(&leaf, None, NOW);
-    assert!(matches!(outside, Err(Refusal::OutsideBatch { .. })));
+    // A proof that is none, as whoever writes the rows could put there, is worth nothing.
+    let other = scope.proved().next().unwrap().inclusion;
+    for outside in [None, Some(&other), Some(&Inclusion::new(3, &[[7; 32]; 2]))] {
+        let outside = batch.admit(&leaf, outside, NOW);
+        assert!(matches!(outside, Err(Refusal::OutsideBatch { .. })));
+    }
     let expired = batch.created.expires_at.plus_micros(1);
     let late = batch.admit(&leaf, Some(&inside.inclusion), expired);
     assert!(matches!(late, Err(Refusal::BatchExpired { .. })));

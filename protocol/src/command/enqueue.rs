@@ -77,7 +77,10 @@ impl Enqueue {
         now: Timestamp,
     ) -> Result<Body, Refusal> {
         let held = place.as_ref().is_some_and(|place| place.held);
-        self.check_bounds(held, now)?;
+        let expires_at = place.as_ref().map(|place| place.expires_at);
+        // What its approvers allowed until then is not accepted later.
+        let not_after = expires_at.map_or(self.not_after, |at| at.min(self.not_after));
+        self.check_bounds(held, not_after, now)?;
         if !node.accepts(&self.kind.name) {
             let kind = self.kind.name.to_string();
             return Err(Refusal::RestrictedIdentity {
@@ -111,7 +114,7 @@ impl Enqueue {
             lane: self.kind.lane,
             min_generation: self.min_generation,
             node_id: self.node,
-            not_after: self.not_after,
+            not_after,
             not_before: self.not_before,
             payload: self.payload.clone(),
             retry_safe: self.kind.retry_safe,
@@ -121,7 +124,12 @@ impl Enqueue {
         }))
     }
 
-    fn check_bounds(&self, held: bool, now: Timestamp) -> Result<(), Refusal> {
+    fn check_bounds(
+        &self,
+        held: bool,
+        not_after: Timestamp,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
         let invalid = |field, problem: String| Err(Refusal::Invalid { field, problem });
         if self.payload.len() > limits::PAYLOAD_BYTES_MAX {
             return Err(Refusal::payload_too_large(self.payload.len()));
@@ -137,8 +145,9 @@ impl Enqueue {
             return invalid("idempotencyKey", flaw.to_string());
         }
         if self.not_after <= now && self.not_after > self.asked_at {
-            let not_after = self.not_after;
-            return Err(Refusal::WaitedTooLong { not_after });
+            return Err(Refusal::WaitedTooLong {
+                not_after: self.not_after,
+            });
         }
         if self.not_after <= now {
             return invalid("notAfter", format!("must lie after now, {now}"));
@@ -151,9 +160,9 @@ impl Enqueue {
             );
         }
         match self.not_before {
-            Some(not_before) if not_before >= self.not_after => invalid(
+            Some(not_before) if not_before >= not_after => invalid(
                 "notBefore",
-                format!("must come before notAfter, {}", self.not_after),
+                format!("must come before notAfter, {not_after}"),
             ),
             Some(_) if held => invalid(
                 "notBefore",

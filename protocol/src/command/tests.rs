@@ -139,8 +139,12 @@ impl Life {
         let mut request = enqueue(kind);
         request.batch_id = Some(batch.id);
         let inclusion = Inclusion::new(0, &[]);
-        let held = batch.holds();
-        Self::queued_at(&request, Some(Place { inclusion, held }))
+        let place = Place {
+            inclusion,
+            held: batch.holds(),
+            expires_at: batch.created.expires_at,
+        };
+        Self::queued_at(&request, Some(place))
     }
 
     fn queued_at(request: &enqueue::Enqueue, place: Option<Place>) -> Self {
@@ -457,6 +461,17 @@ fn a5_cancel_ends_what_waits_and_asks_what_runs_once() {
     assert!(cancel::decide(&life.command).is_empty());
     life.report(UpdateState::Succeeded).unwrap();
     assert_eq!(life.state(), "succeeded");
+}
+
+#[test]
+fn p3_a_command_expires_with_its_batch() {
+    let mut batch = batch(1);
+    batch.created.expires_at = later(60);
+    let life = Life::held(&batch, "node.reboot");
+    assert_eq!(life.command.queued.not_after, later(60));
+    batch.created.expires_at = later(3_600);
+    let life = Life::held(&batch, "node.reboot");
+    assert_eq!(life.command.queued.not_after, later(600));
 }
 
 #[test]

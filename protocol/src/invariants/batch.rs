@@ -71,9 +71,10 @@ impl Checker {
         let signed =
             listed && event.tenant == batch.tenant && statement.is_signed_by(key, &given.signature);
         let at = created.expires_at;
-        let proposer = batch.created_by == event.actor || batch.created_by == Actor::api(name);
+        let creator = &batch.created_by;
+        let proposer = creator.may_be(&event.actor) || creator.may_be(&Actor::api(name));
         let new_key = batch.keys.insert(*key);
-        let new_person = batch.people.insert(event.actor.to_string());
+        let new_person = batch.people.insert(event.actor.as_str().to_lowercase());
         if !signed {
             self.broken(event, Rule::NotSigned);
         }
@@ -105,7 +106,7 @@ impl Checker {
         if !included {
             self.broken(event, Rule::OutsideBatch);
         }
-        if event.at > at {
+        if event.at > at || queued.not_after > at {
             self.broken(event, Rule::BatchExpired { at });
         }
         if queued.held != holds {

@@ -113,7 +113,7 @@ impl Log {
         });
         let created = BatchCreated {
             approvers: approvers.collect(),
-            expires_at: later(50),
+            expires_at: later(150),
             idempotency_key: "k".to_owned(),
             leaf_count: 1,
             quorum,
@@ -136,7 +136,7 @@ impl Log {
     fn approve(&mut self, number: u8, by: &str) {
         let statement = Statement {
             batch_id: batch(),
-            expires_at: later(50),
+            expires_at: later(150),
             leaf_count: 1,
             reason: "r",
             root: &Self::root(),
@@ -520,7 +520,16 @@ fn p3_a_command_that_its_batch_does_not_allow_is_found() {
     log.queue(3, |queued| queued.held = true);
     assert_eq!(one(&log.broken), Rule::UnknownBatch);
     log.broken.clear();
-    log.at = later(51);
+    log.at = later(151);
     log.queue_in_batch(4, &inclusion, true);
-    assert_eq!(one(&log.broken), Rule::BatchExpired { at: later(50) });
+    assert_eq!(one(&log.broken), Rule::BatchExpired { at: later(150) });
+    log.broken.clear();
+    log.at = later(1);
+    log.queue(5, |queued| {
+        queued.batch_id = Some(batch());
+        queued.batch_inclusion = Some(inclusion.clone());
+        queued.held = true;
+        queued.not_after = later(151);
+    });
+    assert_eq!(one(&log.broken), Rule::BatchExpired { at: later(150) });
 }

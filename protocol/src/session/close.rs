@@ -64,6 +64,16 @@ impl Close {
         Self::try_again("gateway-lost: the ledger has closed this session; open another")
     }
 
+    /// The session of this epoch may not go on; `current` is the node's epoch. Either a newer one
+    /// is open, or the ledger has closed this one itself.
+    pub fn stale_epoch(current: u64, given: u64) -> Self {
+        if current > given {
+            Self::superseded()
+        } else {
+            Self::gateway_lost()
+        }
+    }
+
     /// A newer session of the same node is open (SPEC D2).
     pub fn superseded() -> Self {
         Self::policy("superseded by a newer session of this node")
@@ -94,6 +104,12 @@ impl fmt::Display for Close {
 #[cfg(test)]
 mod tests {
     use super::Close;
+
+    #[test]
+    fn d2_only_a_newer_session_supersedes_one() {
+        assert_eq!(Close::stale_epoch(8, 7), Close::superseded());
+        assert_eq!(Close::stale_epoch(7, 7), Close::gateway_lost());
+    }
 
     #[test]
     fn d1_a_close_reason_fits_its_frame() {
