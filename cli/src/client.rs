@@ -4,6 +4,7 @@ use std::fmt::{self, Write as _};
 use std::net::IpAddr;
 
 use clap::Args;
+use ledger_protocol::id::TenantId;
 use reqwest::Url;
 use serde_json::Value;
 
@@ -26,6 +27,19 @@ pub(crate) struct ApiOptions {
         hide_env_values = true
     )]
     token: Secret,
+}
+
+/// A call in the name of a tenant, and how its answer is printed.
+#[derive(Debug, Args)]
+pub(crate) struct TenantOptions {
+    /// The tenant
+    #[arg(long, env = "COMMAND_LEDGER_TENANT", value_name = "TENANT")]
+    pub(crate) tenant: TenantId,
+    /// Print JSON as the API gives it
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) api: ApiOptions,
 }
 
 /// The API, as one identity sees it.

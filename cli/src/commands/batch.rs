@@ -18,7 +18,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::approvers;
-use crate::client::{ApiOptions, Client};
+use crate::client::{Client, TenantOptions};
 use crate::exit::{Failure, Meaning};
 use crate::limits::{PAGE_ITEMS, SCOPE_FILE_BYTES_MAX};
 use crate::output::Output;
@@ -60,14 +60,14 @@ enum Verb {
         #[arg(long, value_name = "TIME", value_parser = expiry)]
         expires: Option<Duration>,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// Show what a batch allows, who has approved it, and whether its leaves make its root
     Show {
         /// The batch
         batch: BatchId,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// Approve a batch: check what it allows, print it, sign it, and send the signature
     Approve {
@@ -78,7 +78,7 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         key: PathBuf,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// Check the signatures of a batch's approvals; the exit code is 1 unless they are enough
     Verify {
@@ -93,20 +93,8 @@ enum Verb {
         #[arg(long, value_name = "APPROVALS", value_parser = clap::value_parser!(u64).range(1..))]
         quorum: Option<u64>,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
-}
-
-#[derive(Debug, Args)]
-struct Common {
-    /// The tenant
-    #[arg(long, env = "COMMAND_LEDGER_TENANT", value_name = "TENANT")]
-    tenant: TenantId,
-    /// Print JSON as the API gives it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiOptions,
 }
 
 /// Does what the verb says.
@@ -185,7 +173,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     }
 }
 
-impl Common {
+impl TenantOptions {
     async fn call(&self, method: &str, input: &Value) -> Result<Value, Failure> {
         let client = Client::new(&self.api)?;
         client.call("commandBatches", method, input).await
@@ -213,7 +201,7 @@ struct ApiLeaf {
 impl Shown {
     /// Fetches a batch and refuses one whose leaves do not make the root that it names: what would
     /// be signed is not what is shown.
-    async fn fetch(id: BatchId, common: &Common) -> Result<Self, Failure> {
+    async fn fetch(id: BatchId, common: &TenantOptions) -> Result<Self, Failure> {
         let client = Client::new(&common.api)?;
         let (service, tenant) = ("commandBatches", common.tenant);
         let mut asked = json!({"tenantId": tenant, "batchId": id});

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ledger_api::limits::{JOIN_EXPIRES_SECONDS_MAX, JOIN_EXPIRES_SECONDS_MIN};
-use ledger_protocol::id::{NodeId, TenantId};
+use ledger_protocol::id::NodeId;
 use ledger_protocol::kind::Role;
 use serde_json::{Map, Value, json};
 
-use crate::client::{ApiOptions, Client};
+use crate::client::{Client, TenantOptions};
 use crate::exit::Failure;
 use crate::limits::PAGE_ITEMS;
 use crate::output::Output;
@@ -29,14 +29,14 @@ enum Verb {
         #[arg(long)]
         deleted: bool,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// One node
     Get {
         /// The node
         node: NodeId,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// Enter a new node in the books; its daemon joins with a join token
     Register {
@@ -49,7 +49,7 @@ enum Verb {
         #[arg(long, value_name = "KEY=VALUE", value_parser = label)]
         label: Vec<(String, String)>,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// Take a node out of the fleet: its pending commands are cancelled, its session is closed, its
     /// history stays
@@ -57,7 +57,7 @@ enum Verb {
         /// The node
         node: NodeId,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// Make the token that a node's daemon joins with, once; it is shown only now
     JoinToken {
@@ -70,20 +70,8 @@ enum Verb {
         #[arg(long, value_name = "KIND")]
         allow: Vec<String>,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
-}
-
-#[derive(Debug, Args)]
-struct Common {
-    /// The tenant
-    #[arg(long, env = "COMMAND_LEDGER_TENANT", value_name = "TENANT")]
-    tenant: TenantId,
-    /// Print JSON as the API gives it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiOptions,
 }
 
 /// Does what the verb says.
@@ -137,7 +125,7 @@ fn expiry(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "--expires must be 60s to 7d".to_owned())
 }
 
-async fn list(deleted: bool, common: Common, output: &mut Output) -> Result<(), Failure> {
+async fn list(deleted: bool, common: TenantOptions, output: &mut Output) -> Result<(), Failure> {
     let client = Client::new(&common.api)?;
     let input = json!({
         "tenantId": common.tenant, "limit": PAGE_ITEMS, "includeDeleted": deleted,
@@ -183,7 +171,7 @@ fn row(node: &Value) -> Vec<String> {
 async fn one(
     method: &str,
     mut input: Value,
-    common: Common,
+    common: TenantOptions,
     output: &mut Output,
 ) -> Result<(), Failure> {
     input["tenantId"] = json!(common.tenant);
@@ -219,7 +207,7 @@ async fn join_token(
     node: NodeId,
     expires: Option<Duration>,
     allow: &[String],
-    common: Common,
+    common: TenantOptions,
     output: &mut Output,
 ) -> Result<(), Failure> {
     let mut input = json!({"tenantId": common.tenant, "nodeId": node});

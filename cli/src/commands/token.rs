@@ -12,7 +12,7 @@ use ledger_protocol::time::Timestamp;
 use serde_json::{Value, json};
 
 use super::tenant::told;
-use crate::client::{ApiOptions, Client};
+use crate::client::{Client, TenantOptions};
 use crate::exit::Failure;
 use crate::limits::{CONNECTIONS_OF_ONE_CALL, PAGE_ITEMS};
 use crate::output::Output;
@@ -55,27 +55,15 @@ enum Verb {
     /// Every token of the tenant, through the API
     List {
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
     /// Refuse a token from now on, through the API
     Revoke {
         /// Id of the token: what stands before its dot
         token_id: TokenId,
         #[command(flatten)]
-        common: Common,
+        common: TenantOptions,
     },
-}
-
-#[derive(Debug, Args)]
-struct Common {
-    /// The tenant
-    #[arg(long, env = "COMMAND_LEDGER_TENANT", value_name = "TENANT")]
-    tenant: TenantId,
-    /// Print JSON as the API gives it
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    api: ApiOptions,
 }
 
 /// Does what the verb says.
@@ -121,7 +109,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     }
 }
 
-async fn list(common: Common, output: &mut Output) -> Result<(), Failure> {
+async fn list(common: TenantOptions, output: &mut Output) -> Result<(), Failure> {
     let client = Client::new(&common.api)?;
     let input = json!({"tenantId": common.tenant, "limit": PAGE_ITEMS});
     let tokens = client.every_item("tokens", "list", input).await?;
