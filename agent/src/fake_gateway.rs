@@ -53,6 +53,9 @@ pub(crate) fn command(number: u64, kind: &str) -> Command {
     let registry = Registry::builtin();
     let kind = registry.get(kind).unwrap();
     Command {
+        batch: None,
+        batch_id: None,
+        signed: None,
         attested: kind.attested,
         command_id: command_id(number),
         destructive: kind.destructive,
@@ -165,6 +168,7 @@ impl Session {
 
     pub(crate) async fn welcome(&mut self, server_time: Timestamp) {
         let welcome = Welcome {
+            trust: Vec::new(),
             epoch: 1,
             ping_seconds: 10,
             server_time,
@@ -355,6 +359,7 @@ fn join(authority: &Authority, body: &[u8]) -> (&'static str, String) {
     let csr = CertificateSigningRequestParams::from_pem(&request.csr).unwrap();
     let certificate = csr.signed_by(&authority.issuer).unwrap();
     let response = JoinResponse {
+        trust: None,
         ca_certificate: authority.issuer.pem(),
         certificate: certificate.pem(),
         node_id: node_id(),

@@ -160,6 +160,7 @@ impl World {
         };
         ledger.certify(actor, node, certified).await.unwrap();
         let spec = NodeSpecSet {
+            signed: None,
             generation: 1,
             spec: vec![0x81, 0xa1, b'a', 1],
         };

@@ -118,6 +118,7 @@ async fn issue(shared: &Shared, request: &JoinRequest) -> Result<JoinResponse, F
         .map_err(|error| unavailable(&error))?;
     info!(%node, "a node joined");
     Ok(JoinResponse {
+        trust: None,
         ca_certificate: shared.authority.certificate_pem().to_owned(),
         certificate: issued.pem,
         node_id: node,

@@ -583,6 +583,7 @@ async fn l6_the_services_role_can_do_all_that_the_service_does(pool: PgPool) {
         .unwrap();
     ground.report(&command, UpdateState::Failed).await.unwrap();
     let spec = ledger_protocol::event::NodeSpecSet {
+        signed: None,
         generation: 1,
         spec: vec![0x80],
     };

@@ -27,6 +27,7 @@ fn event(version: u64, body: Body) -> Event {
 
 pub(crate) fn queued(key: &str) -> Event {
     let queued = CommandQueued {
+        signed: None,
         attested: false,
         batch_id: None,
         batch_inclusion: None,

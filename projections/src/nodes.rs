@@ -163,5 +163,9 @@ pub async fn spec(conn: &mut PgConnection, id: NodeId) -> Result<Option<NodeSpec
         return Ok(None);
     };
     let generation = unsigned(generation, "node_specs", "generation", &id)?;
-    Ok(Some(NodeSpecSet { generation, spec }))
+    Ok(Some(NodeSpecSet {
+        signed: None,
+        generation,
+        spec,
+    }))
 }

@@ -5,6 +5,8 @@
 //! command of the batch carries the proof that its own leaf is one of them, so that whoever has the
 //! log can check it without the list. Approvers sign a [`Statement`].
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -13,9 +15,11 @@ use crate::command::Corrupt;
 use crate::dsse::{PublicKey, Purpose};
 use crate::event::{Actor, BatchApproved, BatchCreated, Body, Event, Stream};
 use crate::id::{BatchId, NodeId, TenantId};
+use crate::limits::APPROVERS_MAX;
 use crate::merkle::{self, HASH_BYTES, Hash};
 use crate::refusal::Refusal;
 use crate::time::Timestamp;
+use crate::trust::TrustBundle;
 
 pub mod approve;
 pub mod create;
@@ -88,12 +92,15 @@ impl Inclusion {
 
     /// Whether it proves the leaf to be in the batch's scope.
     pub fn proves(&self, leaf: &Leaf, batch: &BatchCreated) -> bool {
+        leaf.hash()
+            .is_ok_and(|leaf| self.leads(leaf, batch.leaf_count, &batch.root))
+    }
+
+    /// Whether the path leads from the leaf to the root of a tree of this many leaves.
+    fn leads(&self, leaf: Hash, leaf_count: u64, root: &[u8]) -> bool {
         let (hashes, rest) = self.path.as_chunks::<HASH_BYTES>();
-        let Ok(leaf) = leaf.hash() else {
-            return false;
-        };
-        let root = merkle::root_of_path(leaf, self.index, batch.leaf_count, hashes);
-        rest.is_empty() && root.is_some_and(|root| root.as_slice() == batch.root)
+        let reached = merkle::root_of_path(leaf, self.index, leaf_count, hashes);
+        rest.is_empty() && reached.is_some_and(|reached| reached.as_slice() == root)
     }
 }
 
@@ -137,6 +144,128 @@ impl Statement<'_> {
     pub fn is_signed_by(&self, key: &PublicKey, signature: &[u8]) -> bool {
         self.encode()
             .is_ok_and(|payload| key.verifies(Purpose::BatchApproval, &payload, signature))
+    }
+}
+
+/// What a node is shown of a batch: the proof that the command is one of it, and its approvals.
+/// Fields stand in the order of their wire names.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BatchProof {
+    /// The approvals.
+    pub approvals: Vec<Signature>,
+    /// When it expires.
+    pub expires_at: Timestamp,
+    /// The proof that the command's leaf is one of the scope.
+    pub inclusion: Inclusion,
+    /// How many leaves its scope has.
+    pub leaf_count: u64,
+    /// Why it was proposed.
+    pub reason: String,
+    /// Root of the Merkle tree over the leaves.
+    #[serde(with = "crate::bytes::opaque")]
+    pub root: Vec<u8>,
+    /// Whose it is.
+    pub tenant_id: TenantId,
+}
+
+/// An approver's signature over the batch's [`Statement`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Signature {
+    /// The approver's key.
+    pub key: PublicKey,
+    /// The signature.
+    #[serde(with = "crate::bytes::opaque")]
+    pub signature: Vec<u8>,
+}
+
+/// Why a node does not take a batch for approved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unapproved {
+    /// The command belongs to no batch.
+    #[error("has no batch, and destructive commands need one here")]
+    NoBatch,
+    /// The proof was not sent along.
+    #[error("names batch {0}, without its approvals")]
+    NoProof(BatchId),
+    /// The leaf is not in the batch's scope.
+    #[error("is not in the scope of batch {0}")]
+    OutsideScope(BatchId),
+    /// It could be accepted after the batch's end.
+    #[error("may be accepted after its batch expires, at {0}")]
+    Outlives(Timestamp),
+    /// Too few approvals that count here.
+    #[error("has {given} of {quorum} approvals")]
+    TooFew {
+        /// Approvals by distinct people with distinct keys.
+        given: usize,
+        /// How many it takes.
+        quorum: u32,
+    },
+}
+
+impl BatchProof {
+    /// What the batch's approvers show to a node.
+    pub fn of(batch: &Batch, inclusion: Inclusion) -> Self {
+        let approvals = batch.approvals.iter().map(|approval| Signature {
+            key: approval.given.key,
+            signature: approval.given.signature.clone(),
+        });
+        Self {
+            approvals: approvals.collect(),
+            expires_at: batch.created.expires_at,
+            inclusion,
+            leaf_count: batch.created.leaf_count,
+            reason: batch.created.reason.clone(),
+            root: batch.created.root.clone(),
+            tenant_id: batch.tenant,
+        }
+    }
+
+    /// Whether it shows that enough of the bundle's approvers allowed the leaf, in batch `id`, for
+    /// a command that may be accepted until `until` (SPEC P3).
+    pub fn approves(
+        &self,
+        id: BatchId,
+        leaf: &Leaf,
+        until: Timestamp,
+        trust: &TrustBundle,
+    ) -> Result<(), Unapproved> {
+        let leaf = leaf.hash().map_err(|_| Unapproved::OutsideScope(id))?;
+        if !self.inclusion.leads(leaf, self.leaf_count, &self.root) {
+            return Err(Unapproved::OutsideScope(id));
+        }
+        if until > self.expires_at {
+            return Err(Unapproved::Outlives(self.expires_at));
+        }
+        let statement = Statement {
+            batch_id: id,
+            expires_at: self.expires_at,
+            leaf_count: self.leaf_count,
+            reason: &self.reason,
+            root: &self.root,
+            tenant_id: self.tenant_id,
+        };
+        // One person may have several keys in the bundle, and one key several names.
+        let mut keys = BTreeSet::new();
+        let mut people = BTreeSet::new();
+        for approval in self.approvals.iter().take(APPROVERS_MAX) {
+            let known = trust
+                .approvers
+                .iter()
+                .find(|known| known.key == approval.key);
+            let Some(known) = known else { continue };
+            if statement.is_signed_by(&approval.key, &approval.signature) {
+                keys.insert(approval.key);
+                people.insert(known.name.to_lowercase());
+            }
+        }
+        let given = keys.len().min(people.len());
+        if given < trust.quorum as usize {
+            let quorum = trust.quorum;
+            return Err(Unapproved::TooFew { given, quorum });
+        }
+        Ok(())
     }
 }
 

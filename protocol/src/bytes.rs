@@ -50,7 +50,7 @@ pub mod optional {
 /// Byte strings that hold no MessagePack, such as hashes, keys and signatures: in JSON always
 /// lower-case hex, although some of them could be read as a map by chance.
 pub mod opaque {
-    use serde::{Deserializer, Serializer};
+    use serde::{Deserialize as _, Deserializer, Serializer};
 
     /// Writes the bytes.
     pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
@@ -63,7 +63,11 @@ pub mod opaque {
 
     /// Reads the bytes.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
-        serde_bytes::deserialize(deserializer)
+        if !deserializer.is_human_readable() {
+            return serde_bytes::deserialize(deserializer);
+        }
+        let text = String::deserialize(deserializer)?;
+        hex::decode(text).map_err(serde::de::Error::custom)
     }
 
     /// The same for bytes that may be absent.

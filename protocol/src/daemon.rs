@@ -202,6 +202,7 @@ impl Daemon {
             journal_id: self.journal_id,
             node_id: self.identity.node_id,
             role: self.identity.role,
+            trust_version: 0,
         }
     }
 
@@ -272,7 +273,11 @@ impl Daemon {
                 }
             }
             Frame::Ping(ping) => self.ping(&ping, now, out),
-            Frame::Hello(_) | Frame::Welcome(_) | Frame::CommandUpdate(_) | Frame::Status(_) => {
+            Frame::Hello(_)
+            | Frame::Welcome(_)
+            | Frame::CommandUpdate(_)
+            | Frame::Status(_)
+            | Frame::Trust(_) => {
                 let name = frame.name();
                 self.close(format!("`{name}` is not for a gateway to send now"), out);
             }
@@ -342,7 +347,9 @@ impl Daemon {
         if self.is_welcome() {
             let status = Status {
                 applied_generation: generation,
+                trust_version: 0,
                 wants_spec: false,
+                wants_trust: false,
             };
             out.push(Effect::Send(status.into()));
         }

@@ -16,6 +16,16 @@ pub const SIGNATURE_BYTES: usize = 64;
 pub enum Purpose {
     /// An approver's word on a batch (SPEC P3).
     BatchApproval,
+    /// A command, as the service means it (SPEC P1).
+    Command,
+    /// A node's word on how a command ended (SPEC P2).
+    CommandUpdate,
+    /// A node's desired state (SPEC P5).
+    DesiredState,
+    /// What nodes are to trust (SPEC P1).
+    TrustBundle,
+    /// A key that signs commands for a day (SPEC P1).
+    WorkerKey,
 }
 
 impl Purpose {
@@ -23,6 +33,11 @@ impl Purpose {
     pub const fn payload_type(self) -> &'static str {
         match self {
             Self::BatchApproval => "application/vnd.command-ledger.batch-approval.v1+msgpack",
+            Self::Command => "application/vnd.command-ledger.command.v1+msgpack",
+            Self::CommandUpdate => "application/vnd.command-ledger.command-update.v1+msgpack",
+            Self::DesiredState => "application/vnd.command-ledger.desired-state.v1+msgpack",
+            Self::TrustBundle => "application/vnd.command-ledger.trust-bundle.v1+msgpack",
+            Self::WorkerKey => "application/vnd.command-ledger.worker-key.v1+msgpack",
         }
     }
 

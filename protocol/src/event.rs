@@ -32,6 +32,15 @@ pub(crate) fn is_false(flag: &bool) -> bool {
     !flag
 }
 
+/// For serde: leaves out a number that says nothing.
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+pub(crate) fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
 /// Who appended an event: `api:<identity>`, `gateway:<name>`, `sweeper`, `module:<name>`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -5,12 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::batch::BatchProof;
 use crate::canonical;
 use crate::event::Truncated;
-use crate::id::{CommandId, JournalId, NodeId};
+use crate::id::{BatchId, CommandId, JournalId, NodeId};
 use crate::kind::{Lane, Role};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::time::Timestamp;
+use crate::trust::{Signed, SignedBundle};
 
 /// The subprotocol that both sides name when the WebSocket opens.
 pub const SUBPROTOCOL: &str = "command-ledger.v1";
@@ -69,6 +71,9 @@ pub struct Hello {
     pub node_id: NodeId,
     /// What the agent is.
     pub role: Role,
+    /// Version of the trust bundle that it believes; 0 for none.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub trust_version: u64,
 }
 
 /// One entry of the daemon's journal, as `Hello` names it.
@@ -105,6 +110,9 @@ pub struct Welcome {
     pub ping_seconds: u32,
     /// The server's time (SPEC D10).
     pub server_time: Timestamp,
+    /// Trust bundles that the node does not have yet, the oldest first (SPEC P1).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trust: Vec<SignedBundle>,
 }
 
 /// Gateway to node: run this.
@@ -113,6 +121,12 @@ pub struct Welcome {
 pub struct Command {
     /// The result must be signed by the node.
     pub attested: bool,
+    /// What shows that its batch was approved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<BatchProof>,
+    /// Its batch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch_id: Option<BatchId>,
     /// The command.
     pub command_id: CommandId,
     /// It can do harm.
@@ -140,6 +154,9 @@ pub struct Command {
     pub self_terminating: bool,
     /// Its place in the node's queue.
     pub seq: u64,
+    /// The service's signature over [`crate::trust::intent::of_command`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
     /// How long it may run past `notAfter`, in seconds.
     pub timeout_seconds: u32,
 }
@@ -261,9 +278,15 @@ pub struct Acknowledgement {
 pub struct Status {
     /// Desired-state generation that it has applied.
     pub applied_generation: u64,
+    /// Version of the trust bundle that it believes; 0 for none.
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
+    pub trust_version: u64,
     /// It asks for the newest desired state.
     #[serde(default)]
     pub wants_spec: bool,
+    /// It asks for newer trust bundles.
+    #[serde(default, skip_serializing_if = "crate::event::is_false")]
+    pub wants_trust: bool,
 }
 
 /// Gateway to node: the desired state.
@@ -271,9 +294,19 @@ pub struct Status {
 pub struct Spec {
     /// Its generation.
     pub generation: u64,
+    /// The service's signature over [`crate::trust::intent::of_spec`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
     /// The desired state, as canonical MessagePack.
     #[serde(with = "crate::bytes")]
     pub spec: Vec<u8>,
+}
+
+/// Gateway to node: trust bundles that the node does not have yet (SPEC P1).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Trust {
+    /// The oldest first.
+    pub bundles: Vec<SignedBundle>,
 }
 
 /// Either way: a sign of life. It is answered once, by a `Ping` with `reply` set.
@@ -358,6 +391,8 @@ frames! {
     Spec = 8;
     /// Either way: a sign of life.
     Ping = 9;
+    /// Gateway to node: whom to trust.
+    Trust = 10;
 }
 
 /// What a daemon posts to [`JOIN_PATH`], as JSON.
@@ -382,6 +417,9 @@ pub struct JoinResponse {
     pub node_id: NodeId,
     /// Its role.
     pub role: Role,
+    /// The newest trust bundle, with which the node begins (SPEC P1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trust: Option<SignedBundle>,
 }
 
 #[cfg(test)]

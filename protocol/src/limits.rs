@@ -56,6 +56,16 @@ pub const BUSY_BACKOFF_SECONDS_MAX: u32 = 30;
 pub const SCOPE_LEAVES_MAX: usize = 10_000;
 /// Most people who may approve batches; with longer names they still fit one event.
 pub const APPROVERS_MAX: usize = 64;
+/// Most roots of a trust bundle: more than one only while they change.
+pub const ROOTS_MAX: usize = 8;
+/// Largest signed trust bundle, in bytes.
+pub const TRUST_BUNDLE_BYTES_MAX: usize = 32 * 1024;
+/// Most trust bundles in one frame; a node that is further behind is sent several frames.
+pub const TRUST_BUNDLES_PER_FRAME_MAX: usize = 4;
+/// How long a worker key lives, in seconds (SPEC P1).
+pub const WORKER_KEY_SECONDS: u32 = 86_400;
+/// How far a worker key is dated back, in seconds, for clocks that are behind (SPEC P1).
+pub const WORKER_KEY_BACKDATED_SECONDS: u32 = 300;
 /// Longest reason of a batch, in characters.
 pub const BATCH_REASON_CHARS_MAX: usize = 1_000;
 /// Shortest time in which a batch may be approved, in seconds.

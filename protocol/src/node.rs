@@ -52,11 +52,11 @@ pub struct Node {
     pub journal_id: Option<JournalId>,
     /// `seq` of the newest command when the journal was last lost: what the node answered of later
     /// ones, this journal has seen.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
     pub journal_seq: u64,
     /// Epoch of the session before which the journal knows nothing (SPEC D8); 0 for a journal that
     /// was never lost.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
     pub journal_since: u64,
     /// Labels that operators select by.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
@@ -72,7 +72,7 @@ pub struct Node {
     #[serde(skip)]
     pub seq: u64,
     /// `seq` to which a journal that had seen more has lifted it (SPEC L11); 0 for none.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "crate::event::is_zero")]
     pub seq_lifted: u64,
     /// Whether it is connected.
     pub session: Session,
@@ -514,14 +514,6 @@ impl Node {
         }
         Ok(Body::NodeDeleted(NodeDeleted {}))
     }
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde hands over a reference"
-)]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
 }
 
 /// Refuses a count that no honest side names. What is appended once stays for ever, so a number

@@ -210,6 +210,7 @@ impl Session {
             journal_id,
             node_id,
             role,
+            trust_version: _,
         } = hello;
         if node_id != self.peer.node_id {
             let own = self.peer.node_id;
@@ -259,6 +260,7 @@ impl Session {
             epoch: node.epoch,
             ping_seconds: self.terms.ping_seconds,
             server_time: now,
+            trust: Vec::new(),
         };
         let mut effects = vec![Effect::Send(welcome.into())];
         let resumed = resume::frames(replay, &accepted, &self.peer);
@@ -299,6 +301,7 @@ impl Session {
             Frame::Status(Status {
                 applied_generation,
                 wants_spec,
+                ..
             }) => {
                 self.generation_told = applied_generation;
                 let spec = wants_spec.then_some(Effect::SendSpec);
@@ -315,7 +318,8 @@ impl Session {
             | Frame::Command(_)
             | Frame::Cancel(_)
             | Frame::UpdateAck(_)
-            | Frame::Spec(_) => {
+            | Frame::Spec(_)
+            | Frame::Trust(_) => {
                 let reason = format!("a daemon does not send {} in an open session", frame.name());
                 Effect::Close(Close::protocol_error(&reason))
             }
@@ -380,6 +384,8 @@ pub fn command_frame(command: &command::Command) -> Frame {
     let queued = &command.queued;
     Frame::Command(Command {
         attested: queued.attested,
+        batch: None,
+        batch_id: queued.batch_id,
         command_id: command.id,
         destructive: queued.destructive,
         kind: queued.kind.clone(),
@@ -392,13 +398,18 @@ pub fn command_frame(command: &command::Command) -> Frame {
         retry_safe: queued.retry_safe,
         self_terminating: queued.self_terminating,
         seq: queued.seq,
+        signed: queued.signed.clone(),
         timeout_seconds: queued.timeout_seconds,
     })
 }
 
 /// The frame that brings a desired state.
 pub fn spec_frame(generation: u64, spec: Vec<u8>) -> Frame {
-    Frame::Spec(Spec { generation, spec })
+    Frame::Spec(Spec {
+        generation,
+        signed: None,
+        spec,
+    })
 }
 
 /// The answer to a frame above the limit (SPEC D13): its updates are refused by name, anything

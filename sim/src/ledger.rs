@@ -379,6 +379,7 @@ impl Ledger {
 
     pub(crate) fn set_spec(&mut self, id: NodeId, actor: &Actor, generation: u64, now: Timestamp) {
         let spec = ledger_protocol::event::NodeSpecSet {
+            signed: None,
             generation,
             spec: vec![0x80],
         };

@@ -69,6 +69,7 @@ impl Identity {
     /// The first frame of a session.
     pub fn hello(&self) -> Hello {
         Hello {
+            trust_version: 0,
             agent_version: "1".to_owned(),
             applied_generation: 0,
             boot_id: "boot".to_owned(),

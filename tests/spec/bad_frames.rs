@@ -65,6 +65,8 @@ async fn d1_bad_frames_close_their_own_session_with_a_reason_and_no_other(pool: 
         Message::Binary(cut(hello.clone(), &mut random).into()),
     ];
     let status = Status {
+        trust_version: 0,
+        wants_trust: false,
         applied_generation: 0,
         wants_spec: true,
     };

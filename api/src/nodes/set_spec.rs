@@ -28,7 +28,11 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
         .await?;
     let spec = canonical::from_json(&json)
         .map_err(|error| Error::invalid("spec", format!("cannot be kept: {error}")))?;
-    let spec = NodeSpecSet { generation, spec };
+    let spec = NodeSpecSet {
+        signed: None,
+        generation,
+        spec,
+    };
     let node = api
         .ledger()
         .set_spec(&caller.actor, tenant, node, spec)

@@ -136,6 +136,7 @@ impl Daemon {
             .await
             .unwrap();
         let hello = Hello {
+            trust_version: 0,
             agent_version: "0.1.0".to_owned(),
             applied_generation: 0,
             boot_id: "boot-1".to_owned(),

@@ -141,6 +141,8 @@ async fn t1_a_desired_state_reaches_the_node_and_lets_go_what_waited_for_it(pool
     }
     daemon
         .send(Status {
+            trust_version: 0,
+            wants_trust: false,
             applied_generation: 1,
             wants_spec: true,
         })

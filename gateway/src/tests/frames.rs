@@ -51,6 +51,8 @@ async fn d1_a_session_that_does_not_begin_with_its_own_hello_is_closed(pool: PgP
         Daemon::connect(&world, world.gateway.address, &world.identity(one, None)).await;
     daemon
         .send(Status {
+            trust_version: 0,
+            wants_trust: false,
             applied_generation: 0,
             wants_spec: false,
         })
@@ -153,6 +155,8 @@ async fn d1_a_daemon_that_does_not_read_is_let_go_and_nobody_waits_for_it(pool: 
     while asked < 4 * OUTBOUND_FRAMES_MAX
         && slow
             .try_send(Status {
+                trust_version: 0,
+                wants_trust: false,
                 applied_generation: 0,
                 wants_spec: true,
             })

@@ -207,7 +207,11 @@ impl World {
     }
 
     pub(super) async fn set_spec(&self, node: NodeId, generation: u64, spec: Vec<u8>) {
-        let spec = NodeSpecSet { generation, spec };
+        let spec = NodeSpecSet {
+            signed: None,
+            generation,
+            spec,
+        };
         self.ledger
             .set_spec(&actor(), self.tenant, node, spec)
             .await

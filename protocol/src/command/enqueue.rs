@@ -120,6 +120,7 @@ impl Enqueue {
             retry_safe: self.kind.retry_safe,
             self_terminating: self.kind.self_terminating,
             seq: node.seq.saturating_add(1),
+            signed: None,
             timeout_seconds: self.kind.timeout_seconds,
         }))
     }

@@ -52,7 +52,9 @@ impl Daemon {
                 self.waiting.insert(id, command);
                 let status = Status {
                     applied_generation: self.book.applied_generation(),
+                    trust_version: 0,
                     wants_spec: true,
+                    wants_trust: false,
                 };
                 out.push(Effect::Send(status.into()));
             }

@@ -52,6 +52,9 @@ fn command(number: u64, kind: &str) -> frame::Command {
     let registry = Registry::builtin();
     let kind = registry.get(kind).unwrap();
     frame::Command {
+        batch: None,
+        batch_id: None,
+        signed: None,
         attested: kind.attested,
         command_id: command_id(number.into()),
         destructive: kind.destructive,
@@ -149,6 +152,7 @@ impl Driver {
         self.give(Input::Connected);
         let server_time = server_at(self.now.as_micros());
         self.receive(Welcome {
+            trust: Vec::new(),
             epoch: 1,
             ping_seconds: 10,
             server_time,

@@ -8,6 +8,7 @@ use crate::batch::Inclusion;
 use crate::id::{BatchId, NodeId};
 use crate::kind::Lane;
 use crate::time::Timestamp;
+use crate::trust::Signed;
 
 use super::is_false;
 
@@ -62,6 +63,9 @@ pub struct CommandQueued {
     pub self_terminating: bool,
     /// Its place in the node's queue, from 1.
     pub seq: u64,
+    /// The service's signature over [`crate::trust::intent::of_command`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
     /// How long it may run past `notAfter`, in seconds.
     pub timeout_seconds: u32,
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::JournalId;
 use crate::kind::Role;
 use crate::time::Timestamp;
+use crate::trust::Signed;
 
 /// A node joined the fleet's books.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -94,6 +95,9 @@ pub struct NodeCertified {
 pub struct NodeSpecSet {
     /// Its generation, higher than any before.
     pub generation: u64,
+    /// The service's signature over [`crate::trust::intent::of_spec`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Signed>,
     /// The desired state, as canonical MessagePack.
     #[serde(with = "crate::bytes")]
     pub spec: Vec<u8>,

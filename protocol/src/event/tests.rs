@@ -38,6 +38,7 @@ fn settled() -> CommandSettled {
 fn samples() -> Vec<(&'static str, Body)> {
     let kind = || "diag.nvml".to_owned();
     let queued = CommandQueued {
+        signed: None,
         attested: true,
         batch_id: Some(BatchId::new(AT, [3; 10])),
         batch_inclusion: None,
@@ -307,6 +308,7 @@ fn samples() -> Vec<(&'static str, Body)> {
         (
             "spec set",
             NodeSpecSet {
+                signed: None,
                 generation: 9,
                 spec: vec![0x80],
             }

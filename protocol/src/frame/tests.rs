@@ -28,6 +28,9 @@ fn samples() -> Vec<(&'static str, Frame)> {
         ..Update::bare(command_id(), UpdateState::Failed)
     };
     let command = Command {
+        batch: None,
+        batch_id: None,
+        signed: None,
         attested: false,
         command_id: command_id(),
         destructive: false,
@@ -44,6 +47,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
         timeout_seconds: 300,
     };
     let hello = Hello {
+        trust_version: 0,
         agent_version: "0.1.0".to_owned(),
         applied_generation: 9,
         boot_id: "6f0c1a34-6f0c-4d8e-9f43-0d2f6f0c1a34".to_owned(),
@@ -79,6 +83,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
         (
             "Welcome",
             Welcome {
+                trust: Vec::new(),
                 epoch: 3,
                 ping_seconds: 20,
                 server_time: AT,
@@ -115,6 +120,8 @@ fn samples() -> Vec<(&'static str, Frame)> {
         (
             "Status",
             Status {
+                trust_version: 0,
+                wants_trust: false,
                 applied_generation: 9,
                 wants_spec: true,
             }
@@ -123,6 +130,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
         (
             "Spec",
             Spec {
+                signed: None,
                 generation: 10,
                 spec: canonical::from_json(&json!({ "hostname": "n1" })).unwrap(),
             }
@@ -165,6 +173,8 @@ fn samples() -> Vec<(&'static str, Frame)> {
         (
             "Status, minimal",
             Status {
+                trust_version: 0,
+                wants_trust: false,
                 applied_generation: 0,
                 wants_spec: false,
             }
@@ -173,6 +183,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
         (
             "Spec, minimal",
             Spec {
+                signed: None,
                 generation: 1,
                 spec: canonical::from_json(&json!({})).unwrap(),
             }

@@ -170,6 +170,7 @@ impl Log {
 
     fn queue(&mut self, seq: u64, change: impl FnOnce(&mut CommandQueued)) {
         let mut queued = CommandQueued {
+            signed: None,
             attested: false,
             batch_id: None,
             batch_inclusion: None,

@@ -43,6 +43,7 @@ fn session(allowed_kinds: Option<Vec<String>>) -> Session {
 
 fn hello(entries: Vec<JournalEntry>) -> Hello {
     Hello {
+        trust_version: 0,
         agent_version: "0.1.0".to_owned(),
         applied_generation: 3,
         boot_id: "boot-1".to_owned(),
@@ -89,6 +90,7 @@ fn in_flight(seq: u64, kind: &str, state: CommandState) -> command::Command {
         id: command_id(seq),
         issued_by: Actor::api("ada"),
         queued: CommandQueued {
+            signed: None,
             attested: false,
             batch_id: None,
             batch_inclusion: None,
@@ -148,6 +150,7 @@ fn d1_the_first_frame_is_hello() {
             updates: Vec::new(),
         }),
         Frame::Welcome(Welcome {
+            trust: Vec::new(),
             epoch: 1,
             ping_seconds: 1,
             server_time: NOW,
@@ -225,6 +228,7 @@ fn d1_a_daemon_sends_only_what_daemons_send() {
     let id = command_id(1);
     for frame in [
         Frame::Welcome(Welcome {
+            trust: Vec::new(),
             epoch: 1,
             ping_seconds: 1,
             server_time: NOW,
@@ -393,6 +397,8 @@ fn t1_a_newer_desired_state_is_sent_when_the_session_opens() {
 fn t1_an_applied_generation_is_told_until_the_ledger_has_it() {
     let mut session = open();
     let status = |applied_generation, wants_spec| Status {
+        trust_version: 0,
+        wants_trust: false,
         applied_generation,
         wants_spec,
     };
@@ -414,6 +420,8 @@ fn t1_an_applied_generation_is_told_until_the_ledger_has_it() {
 #[test]
 fn d1_a_status_out_of_bounds_ends_the_session() {
     let status = |applied_generation, wants_spec| Status {
+        trust_version: 0,
+        wants_trust: false,
         applied_generation,
         wants_spec,
     };

@@ -31,6 +31,7 @@ fn command(kind: &str, state: &str) -> Command {
         id: CommandId::from_uuid(Uuid::from_u128(3)),
         issued_by: Actor::api("operator"),
         queued: CommandQueued {
+            signed: None,
             attested: kind.attested,
             batch_id: None,
             batch_inclusion: None,
@@ -94,6 +95,7 @@ fn is_sent_again(command: &Command, entry: Option<EntryState>) -> bool {
         state,
     });
     let hello = Hello {
+        trust_version: 0,
         agent_version: "1".to_owned(),
         applied_generation: 0,
         boot_id: "boot-2".to_owned(),

@@ -72,6 +72,7 @@ pub(crate) fn welcome(daemon: &mut Daemon, at: &Value) {
     let now = Monotonic::from_micros(0);
     daemon.handle(Input::Connected, now);
     let welcome = Welcome {
+        trust: Vec::new(),
         epoch: 1,
         ping_seconds: 20,
         server_time: Timestamp::from_micros(at.as_i64().unwrap()),

@@ -19,6 +19,9 @@ fn command_id(number: u64) -> CommandId {
 
 fn accepted(number: u64) -> Record {
     Record::Accepted(Box::new(Command {
+        batch: None,
+        batch_id: None,
+        signed: None,
         attested: false,
         command_id: command_id(number),
         destructive: true,

@@ -167,6 +167,7 @@ fn d4_a_newer_generation_is_asked_for_and_waited_for() {
         "a second copy waits as well"
     );
     let spec = |generation| Spec {
+        signed: None,
         generation,
         spec: vec![0x80],
     };
