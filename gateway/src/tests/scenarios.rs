@@ -1,6 +1,6 @@
 //! What befalls commands in a fleet, one story for each test.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ledger::{Clock, Ledger, Run, lease};
 use ledger_protocol::command::{State, StateName};

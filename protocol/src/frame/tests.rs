@@ -1,9 +1,14 @@
 //! Every frame has a vector that no test run makes anew (SPEC D1).
 
+use ed25519_dalek::SigningKey;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::batch::{Inclusion, Signature};
+use crate::dsse::{PublicKey, SIGNATURE_BYTES};
+use crate::id::TenantId;
+use crate::trust::{RootSignature, WorkerCertificate};
 
 const AT: Timestamp = Timestamp::from_micros(1_764_490_000_123_456);
 
@@ -79,7 +84,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
         server_time: Some(AT),
     };
     vec![
-        ("Hello", hello.into()),
+        ("Hello", hello.clone().into()),
         (
             "Welcome",
             Welcome {
@@ -90,7 +95,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
             }
             .into(),
         ),
-        ("Command", command.into()),
+        ("Command", command.clone().into()),
         (
             "Cancel",
             Cancel {
@@ -198,6 +203,81 @@ fn samples() -> Vec<(&'static str, Frame)> {
             }
             .into(),
         ),
+    ]
+    .into_iter()
+    .chain(trusting(hello, command))
+    .collect()
+}
+
+/// The frames of a service that signs.
+fn trusting(hello: Hello, command: Command) -> Vec<(&'static str, Frame)> {
+    let key = |number| PublicKey::of(&SigningKey::from_bytes(&[number; 32]));
+    let signed = Signed {
+        signature: vec![7; SIGNATURE_BYTES],
+        worker: WorkerCertificate {
+            key: key(11),
+            not_after: AT.plus_seconds(86_100),
+            not_before: AT,
+            root: key(1),
+            signature: vec![8; SIGNATURE_BYTES],
+        },
+    };
+    let batch = BatchProof {
+        approvals: vec![Signature {
+            key: key(21),
+            signature: vec![9; SIGNATURE_BYTES],
+        }],
+        expires_at: AT.plus_seconds(3_600),
+        inclusion: Inclusion::new(1, &[[0xa1; 32], [0xa2; 32]]),
+        leaf_count: 3,
+        reason: "firmware of rack 7".to_owned(),
+        root: vec![0xa3; 32],
+        tenant_id: TenantId::new(AT, [4; 10]),
+    };
+    let bundle = SignedBundle {
+        bundle: vec![0x80],
+        signatures: vec![RootSignature {
+            root: key(1),
+            signature: vec![6; SIGNATURE_BYTES],
+        }],
+    };
+    let hello = Hello {
+        trust_version: 2,
+        ..hello
+    };
+    let welcome = Welcome {
+        epoch: 3,
+        ping_seconds: 20,
+        server_time: AT,
+        trust: vec![bundle.clone()],
+    };
+    let command = Command {
+        batch: Some(batch),
+        batch_id: Some(BatchId::new(AT, [3; 10])),
+        signed: Some(signed.clone()),
+        ..command
+    };
+    let status = Status {
+        applied_generation: 9,
+        trust_version: 2,
+        wants_spec: false,
+        wants_trust: true,
+    };
+    let spec = Spec {
+        generation: 10,
+        signed: Some(signed),
+        spec: canonical::from_json(&json!({ "hostname": "n1" })).unwrap(),
+    };
+    let trust = Trust {
+        bundles: vec![bundle],
+    };
+    vec![
+        ("Hello, with trust", hello.into()),
+        ("Welcome, with trust", welcome.into()),
+        ("Command, signed and approved", command.into()),
+        ("Status, asking for trust", status.into()),
+        ("Spec, signed", spec.into()),
+        ("Trust", trust.into()),
     ]
 }
 

@@ -15,4 +15,6 @@ mod rejoin;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
+mod trust;
+#[cfg(test)]
 mod vectors;
