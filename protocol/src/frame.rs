@@ -123,7 +123,7 @@ pub struct Command {
     pub attested: bool,
     /// What shows that its batch was approved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub batch: Option<BatchProof>,
+    pub batch: Option<Box<BatchProof>>,
     /// Its batch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_id: Option<BatchId>,
@@ -156,7 +156,7 @@ pub struct Command {
     pub seq: u64,
     /// The service's signature over [`crate::trust::intent::of_command`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signed: Option<Signed>,
+    pub signed: Option<Box<Signed>>,
     /// How long it may run past `notAfter`, in seconds.
     pub timeout_seconds: u32,
 }
@@ -296,7 +296,7 @@ pub struct Spec {
     pub generation: u64,
     /// The service's signature over [`crate::trust::intent::of_spec`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signed: Option<Signed>,
+    pub signed: Option<Box<Signed>>,
     /// The desired state, as canonical MessagePack.
     #[serde(with = "crate::bytes")]
     pub spec: Vec<u8>,

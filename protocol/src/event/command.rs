@@ -65,7 +65,7 @@ pub struct CommandQueued {
     pub seq: u64,
     /// The service's signature over [`crate::trust::intent::of_command`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signed: Option<Signed>,
+    pub signed: Option<Box<Signed>>,
     /// How long it may run past `notAfter`, in seconds.
     pub timeout_seconds: u32,
 }

@@ -97,7 +97,7 @@ pub struct NodeSpecSet {
     pub generation: u64,
     /// The service's signature over [`crate::trust::intent::of_spec`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub signed: Option<Signed>,
+    pub signed: Option<Box<Signed>>,
     /// The desired state, as canonical MessagePack.
     #[serde(with = "crate::bytes")]
     pub spec: Vec<u8>,

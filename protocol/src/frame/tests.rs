@@ -212,7 +212,7 @@ fn samples() -> Vec<(&'static str, Frame)> {
 /// The frames of a service that signs.
 fn trusting(hello: Hello, command: Command) -> Vec<(&'static str, Frame)> {
     let key = |number| PublicKey::of(&SigningKey::from_bytes(&[number; 32]));
-    let signed = Signed {
+    let signed = Box::new(Signed {
         signature: vec![7; SIGNATURE_BYTES],
         worker: WorkerCertificate {
             key: key(11),
@@ -221,7 +221,7 @@ fn trusting(hello: Hello, command: Command) -> Vec<(&'static str, Frame)> {
             root: key(1),
             signature: vec![8; SIGNATURE_BYTES],
         },
-    };
+    });
     let batch = BatchProof {
         approvals: vec![Signature {
             key: key(21),
@@ -252,7 +252,7 @@ fn trusting(hello: Hello, command: Command) -> Vec<(&'static str, Frame)> {
         trust: vec![bundle.clone()],
     };
     let command = Command {
-        batch: Some(batch),
+        batch: Some(Box::new(batch)),
         batch_id: Some(BatchId::new(AT, [3; 10])),
         signed: Some(signed.clone()),
         ..command

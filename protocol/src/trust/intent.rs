@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 /// makes it of the command that it is about to run. Fields stand in the order of their wire names.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Command<'a> {
+struct CommandIntent<'a> {
     attested: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     batch_id: Option<BatchId>,
@@ -36,7 +36,7 @@ struct Command<'a> {
 
 /// What is signed of a command.
 pub fn of_command(command: &frame::Command) -> Result<Vec<u8>, canonical::Error> {
-    canonical::encode(&Command {
+    canonical::encode(&CommandIntent {
         attested: command.attested,
         batch_id: command.batch_id,
         command_id: command.command_id,
@@ -59,7 +59,7 @@ pub fn of_command(command: &frame::Command) -> Result<Vec<u8>, canonical::Error>
 /// of this.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct DesiredState<'a> {
+struct SpecIntent<'a> {
     generation: u64,
     node_id: NodeId,
     #[serde(with = "serde_bytes")]
@@ -68,7 +68,7 @@ struct DesiredState<'a> {
 
 /// What is signed of a node's desired state (SPEC P5).
 pub fn of_spec(node_id: NodeId, generation: u64, spec: &[u8]) -> Result<Vec<u8>, canonical::Error> {
-    canonical::encode(&DesiredState {
+    canonical::encode(&SpecIntent {
         generation,
         node_id,
         spec,
