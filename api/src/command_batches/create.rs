@@ -30,14 +30,17 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
     let life = BATCH_EXPIRES_SECONDS_MIN..=BATCH_EXPIRES_SECONDS_MAX;
     let life = input.optional_u32("expiresInSeconds", life)?;
     input.finish()?;
-    let mut subjects = Vec::with_capacity(scope.len());
-    let mut leaves = Vec::with_capacity(scope.len());
+    let (mut subjects, mut leaves) = (Vec::new(), Vec::new());
     for (number, item) in scope.iter().enumerate() {
-        let (node, leaf) = leaf(item).map_err(|(field, problem)| {
+        let (nodes, allowed) = item_of(item).map_err(|(field, problem)| {
             Error::invalid("scope", format!("[{number}]{field} {problem}"))
         })?;
-        subjects.push(node);
-        leaves.push(leaf);
+        leaves.extend(nodes.iter().map(|node| allowed.leaf(*node)));
+        subjects.extend(nodes);
+        if leaves.len() > SCOPE_LEAVES_MAX {
+            let problem = format!("must have at most {SCOPE_LEAVES_MAX} leaves");
+            return Err(Error::invalid("scope", problem));
+        }
     }
 
     caller.check_tenant(tenant)?;
@@ -59,21 +62,53 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
     render(&view)
 }
 
-/// One item of the scope, or its field and what is wrong with it.
-fn leaf(item: &Value) -> Result<(NodeId, Leaf), (String, String)> {
+/// What an item of the scope allows on each of its subjects.
+struct Allowed {
+    kind: String,
+    payload_sha256: Option<Vec<u8>>,
+}
+
+impl Allowed {
+    fn leaf(&self, node: NodeId) -> Leaf {
+        Leaf {
+            kind: self.kind.clone(),
+            payload_sha256: self.payload_sha256.clone(),
+            subject: node.to_string(),
+        }
+    }
+}
+
+/// One item of the scope, or its field and what is wrong with it. A full scope whose payloads are
+/// bound fits a request only if an item may name many subjects.
+fn item_of(item: &Value) -> Result<(Vec<NodeId>, Allowed), (String, String)> {
     let wrong = |field: &str, problem: String| Err((format!(".{field}"), problem));
     let Value::Object(fields) = item else {
-        let problem = "must be an object {subject, kind, payloadSha256?}";
+        let problem = "must be an object {subject or subjects, kind, payloadSha256?}";
         return Err((String::new(), problem.to_owned()));
     };
-    let known = ["subject", "kind", "payloadSha256"];
+    let known = ["subject", "subjects", "kind", "payloadSha256"];
     if let Some(field) = fields.keys().find(|field| !known.contains(&field.as_str())) {
         let problem = format!("is not a field of a leaf, which has: {}", known.join(", "));
         return wrong(&quoted(field), problem);
     }
-    let subject = fields.get("subject").and_then(Value::as_str);
-    let Some(node) = subject.and_then(|subject| subject.parse::<NodeId>().ok()) else {
-        return wrong("subject", "must be the id of a node, node_…".to_owned());
+    let node = |value: &Value| value.as_str().and_then(|text| text.parse::<NodeId>().ok());
+    let nodes = match (fields.get("subject"), fields.get("subjects")) {
+        (Some(subject), None) => node(subject).map(|node| vec![node]),
+        (None, Some(Value::Array(subjects))) if !subjects.is_empty() => {
+            subjects.iter().map(node).collect()
+        }
+        (None, Some(_)) => None,
+        (None, None) | (Some(_), Some(_)) => {
+            let problem = "must have one of both, subject or subjects";
+            return Err((String::new(), problem.to_owned()));
+        }
+    };
+    let Some(nodes) = nodes else {
+        let (field, what) = match fields.get("subject") {
+            Some(_) => ("subject", "the id of a node, node_…"),
+            None => ("subjects", "a list of ids of nodes, node_…"),
+        };
+        return wrong(field, format!("must be {what}"));
     };
     let kind = fields.get("kind").and_then(Value::as_str);
     let Some(kind) = kind.filter(|kind| (1..=KIND_BYTES_MAX).contains(&kind.len())) else {
@@ -82,7 +117,7 @@ fn leaf(item: &Value) -> Result<(NodeId, Leaf), (String, String)> {
             format!("must be text of 1 to {KIND_BYTES_MAX} bytes"),
         );
     };
-    let hash = match fields.get("payloadSha256") {
+    let payload_sha256 = match fields.get("payloadSha256") {
         None => None,
         Some(value) => {
             let digits = value.as_str().filter(|text| text.len() == 2 * HASH_BYTES);
@@ -93,10 +128,12 @@ fn leaf(item: &Value) -> Result<(NodeId, Leaf), (String, String)> {
             Some(hash)
         }
     };
-    let leaf = Leaf {
-        kind: kind.to_owned(),
-        payload_sha256: hash,
-        subject: node.to_string(),
-    };
-    Ok((node, leaf))
+    let kind = kind.to_owned();
+    Ok((
+        nodes,
+        Allowed {
+            kind,
+            payload_sha256,
+        },
+    ))
 }

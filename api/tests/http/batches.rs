@@ -154,3 +154,68 @@ async fn a13_proposing_approving_and_reading_are_permissions_of_their_own(pool: 
         }
     }
 }
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn a10_one_item_of_a_scope_names_as_many_subjects_as_a_batch_may_have(pool: PgPool) {
+    let world = World::start(pool).await;
+    let mut subjects = Vec::new();
+    for _ in 0..3 {
+        subjects.push(world.node().await.to_string());
+    }
+    let bound = "ab".repeat(32);
+    let each =
+        |subject: &String| json!({"subject": subject, "kind": "disk.wipe", "payloadSha256": bound});
+    let apart: Vec<_> = subjects.iter().map(each).collect();
+    let first = world.call("commandBatches.create", propose(&apart, "one"));
+    let first = first.await.ok();
+    let grouped = |subjects: &[String]| json!({"subjects": subjects, "kind": "disk.wipe", "payloadSha256": bound});
+    let again = propose(&[grouped(&subjects)], "one");
+    let again = world.call("commandBatches.create", again).await.ok();
+    assert_eq!(again["id"], first["id"], "it is the same scope");
+
+    // A full scope fits a request, and one more leaf is refused by its limit.
+    let many = vec![subjects[0].clone(); 10_001];
+    for (subjects, problem) in [
+        (&many[..10_000], "stands in the scope before"),
+        (&many, "at most 10000 leaves"),
+    ] {
+        let refused = propose(&[grouped(subjects)], "many");
+        let refused = world.call("commandBatches.create", refused).await;
+        assert_eq!(
+            (refused.code(), refused.field()),
+            ("INVALID_INPUT", "scope")
+        );
+        assert!(
+            refused.body.to_string().contains(problem),
+            "{}",
+            refused.body
+        );
+    }
+    for (item, problem) in [
+        (json!({"kind": "node.reboot"}), "subject or subjects"),
+        (
+            json!({"kind": "node.reboot", "subjects": []}),
+            "subjects must be a list",
+        ),
+        (
+            json!({"kind": "node.reboot", "subjects": ["x"]}),
+            "subjects must be a list",
+        ),
+        (
+            json!({"kind": "node.reboot", "subjects": subjects, "subject": subjects[0]}),
+            "subject or subjects",
+        ),
+    ] {
+        let refused = world.call("commandBatches.create", propose(&[item], "wrong"));
+        let refused = refused.await;
+        assert_eq!(
+            (refused.code(), refused.field()),
+            ("INVALID_INPUT", "scope")
+        );
+        assert!(
+            refused.body.to_string().contains(problem),
+            "{}",
+            refused.body
+        );
+    }
+}

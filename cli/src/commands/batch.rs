@@ -1,6 +1,6 @@
 //! `batch`: commands that need the approval of others (SPEC P3).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -116,7 +116,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             let mut input = json!({
                 "tenantId": common.tenant,
                 "reason": reason,
-                "scope": leaves,
+                "scope": grouped(&leaves),
                 "idempotencyKey": idempotency_key,
             });
             if let Some(expires) = expires {
@@ -434,6 +434,23 @@ fn read_scope(path: &Path) -> Result<Vec<Leaf>, Failure> {
         leaves.push(leaf?);
     }
     Ok(leaves)
+}
+
+/// The leaves as the API takes most of them: one item for each kind and payload.
+fn grouped(leaves: &[Leaf]) -> Vec<Value> {
+    let mut groups: BTreeMap<_, Vec<&str>> = BTreeMap::new();
+    for leaf in leaves {
+        let allowed = (&leaf.kind, &leaf.payload_sha256);
+        groups.entry(allowed).or_default().push(&leaf.subject);
+    }
+    let items = groups.into_iter().map(|((kind, payload), subjects)| {
+        let mut item = json!({"kind": kind, "subjects": subjects});
+        if let Some(payload) = payload {
+            item["payloadSha256"] = hex::encode(payload).into();
+        }
+        item
+    });
+    items.collect()
 }
 
 /// Reads how long a batch may be approved.
