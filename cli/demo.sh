@@ -55,8 +55,8 @@ trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
 
-say '1. Build the one binary'
-cargo build --quiet --locked --package ledger-cli --bin command-ledger
+say '1. Build the one binary (the first time, this takes up to ten minutes)'
+cargo build --locked --package ledger-cli --bin command-ledger
 target=${CARGO_TARGET_DIR:-target}
 ledger=$(cd "$target/debug" && pwd)/command-ledger
 printf '%s\n' "$ledger"

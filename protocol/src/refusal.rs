@@ -150,6 +150,14 @@ pub enum Refusal {
         /// The batch.
         batch: BatchId,
     },
+    /// One key's approval counts once (SPEC P3).
+    #[error(
+        "batch {batch} was approved with this key before, by another identity; a key counts once"
+    )]
+    ApprovedWithSameKey {
+        /// The batch.
+        batch: BatchId,
+    },
     /// The lane of the node is full (SPEC K4).
     #[error("node has {limit} pending commands in lane {lane}, the most it may have")]
     PendingFull {

@@ -162,6 +162,7 @@ impl From<Refusal> for Error {
             | Refusal::BatchRecordedOnly(_)
             | Refusal::ApprovedByCreator { .. }
             | Refusal::ApprovedBySamePerson { .. }
+            | Refusal::ApprovedWithSameKey { .. }
             | Refusal::RestrictedIdentity { .. } => Self::InvalidState { message },
         }
     }

@@ -126,6 +126,12 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             if common.json {
                 return output.json(&batch);
             }
+            if batch["state"] == "recorded" {
+                tracing::warn!(
+                    "this service has no approvers, so the batch holds nothing and is \
+                     recorded for audit only"
+                );
+            }
             output.line(batch["id"].as_str().unwrap_or_default())
         }
         Verb::Show { batch, common } => {
@@ -288,7 +294,13 @@ impl Shown {
                 row("reason", self.text("reason").to_owned()),
                 row("proposed by", self.text("createdBy").to_owned()),
                 row("expires at", self.text("expiresAt").to_owned()),
-                row("commands", self.leaves.len().to_string()),
+                row(
+                    "commands",
+                    format!(
+                        "{}, each as often as it is run until then",
+                        self.leaves.len()
+                    ),
+                ),
                 row("root", hex::encode(self.root)),
                 row("approvals", approved),
                 row("approvers", names(&approvers, "name")),
@@ -372,6 +384,12 @@ impl Shown {
             return Ok(());
         }
         let good = good.len();
+        if quorum == 0 {
+            return Err(Failure::failed(format!(
+                "batch {} is recorded for audit only: there were no approvers when it was proposed",
+                self.id
+            )));
+        }
         Err(Failure::failed(format!(
             "batch {} has {good} good approvals of the {quorum} that it needs",
             self.id

@@ -7,8 +7,8 @@ use crate::time::Timestamp;
 
 use super::Batch;
 
-/// The event that records an approver's signature, brought by `by`; nothing when the key has
-/// approved before. An approval counts once for a key and once for who brings it, and never for
+/// The event that records an approver's signature, brought by `by`; nothing when
+/// they have brought it before. An approval counts once for a key and once for who brings it, and never for
 /// who proposed the batch: two people are needed where the quorum is two.
 pub fn decide(
     batch: &Batch,
@@ -30,8 +30,10 @@ pub fn decide(
             problem: format!("is not that key's over batch {}", batch.id),
         });
     }
-    if batch.approval_by(key).is_some() {
-        return Ok(None);
+    match batch.approval_by(key) {
+        Some(first) if first.by.may_be(by) => return Ok(None),
+        Some(_) => return Err(Refusal::ApprovedWithSameKey { batch: batch.id }),
+        None => {}
     }
     if now > batch.created.expires_at {
         let at = batch.created.expires_at;

@@ -101,8 +101,10 @@ fn p3_a_quorum_is_so_many_people_with_so_many_keys() {
     assert_eq!(batch.standing(NOW), Standing::Proposed);
     assert_eq!(approve(&mut batch, "ada", 1), Ok(true));
     assert_eq!(approve(&mut batch, "ada", 1), Ok(false));
-    assert_eq!(approve(&mut batch, "bob", 1), Ok(false));
+    assert_eq!(approve(&mut batch, "Ada", 1), Ok(false));
     let id = batch.id;
+    let same_key = Err(Refusal::ApprovedWithSameKey { batch: id });
+    assert_eq!(approve(&mut batch, "bob", 1), same_key);
     let same = Err(Refusal::ApprovedBySamePerson { batch: id });
     assert_eq!(approve(&mut batch, "ada", 2), same);
     assert_eq!(approve(&mut batch, "Ada", 2), same);

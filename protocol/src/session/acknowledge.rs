@@ -59,7 +59,8 @@ fn code(refusal: &Refusal) -> &'static str {
         | Refusal::BatchNotApproved { .. }
         | Refusal::BatchRecordedOnly(_)
         | Refusal::ApprovedByCreator { .. }
-        | Refusal::ApprovedBySamePerson { .. } => "REFUSED",
+        | Refusal::ApprovedBySamePerson { .. }
+        | Refusal::ApprovedWithSameKey { .. } => "REFUSED",
     }
 }
 
