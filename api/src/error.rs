@@ -145,6 +145,8 @@ pub enum Error {
     InvalidState {
         /// What stands against it.
         message: String,
+        /// More for machines.
+        details: Map<String, Value>,
     },
     /// UNSUPPORTED.
     #[error("{message}")]
@@ -272,6 +274,7 @@ impl Error {
                 resource,
             } => map(json!({"permission": permission.as_str(), "resource": resource})),
             Self::Conflict { details, .. }
+            | Self::InvalidState { details, .. }
             | Self::Unsupported { details, .. }
             | Self::LimitExceeded { details, .. } => details.clone(),
             Self::Unavailable {
@@ -281,7 +284,6 @@ impl Error {
             Self::Unauthenticated { .. }
             | Self::NotFound { .. }
             | Self::NoSuchMethod { .. }
-            | Self::InvalidState { .. }
             | Self::Internal(_)
             | Self::Unavailable { .. } => Map::new(),
         }

@@ -96,7 +96,9 @@ impl Folds {
         let node = Node::evolve(self.nodes.remove(&id), event)
             .map_err(|source| Error::Corrupt { position, source })?;
         if let Body::NodeSpecSet(set) = &event.body {
-            self.specs.insert(id, SpecRow::of(id, set));
+            let row = SpecRow::of(id, set);
+            let row = row.map_err(|source| Error::Row { position, source })?;
+            self.specs.insert(id, row);
         }
         self.nodes.insert(id, node);
         Ok(())

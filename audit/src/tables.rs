@@ -5,7 +5,7 @@
 
 use std::hash::Hash;
 
-use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
+use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow, signed_column};
 use ledger_protocol::event::NodeSpecSet;
 use ledger_protocol::id::{BatchId, CommandId, NodeId};
 use sqlx::PgConnection;
@@ -310,16 +310,18 @@ pub(crate) struct SpecRow {
     node: Uuid,
     generation: i64,
     spec: Vec<u8>,
+    signed: Option<Vec<u8>>,
 }
 
 impl SpecRow {
-    pub(crate) fn of(node: Uuid, set: &NodeSpecSet) -> Self {
+    pub(crate) fn of(node: Uuid, set: &NodeSpecSet) -> Result<Self, ledger_projections::Error> {
         let generation = i64::try_from(set.generation).unwrap_or(i64::MAX);
-        Self {
+        Ok(Self {
             node,
             generation,
             spec: set.spec.clone(),
-        }
+            signed: signed_column(set)?,
+        })
     }
 }
 
@@ -340,11 +342,14 @@ impl Row for SpecRow {
             node,
             generation,
             spec,
+            signed,
         } = self;
+        let signed = signed.clone().map_or(Value::text("none"), Value::Packed);
         vec![
             ("node", Value::text(NodeId::from_uuid(*node))),
             ("generation", Value::text(generation)),
             ("spec", Value::Packed(spec.clone())),
+            ("signed", signed),
         ]
     }
 
@@ -352,7 +357,7 @@ impl Row for SpecRow {
         page_by_id!(
             conn,
             last,
-            "node, generation, spec",
+            "node, generation, spec, signed",
             "node_specs",
             "node",
             node

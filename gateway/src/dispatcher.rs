@@ -20,7 +20,7 @@ use ledger::{Committed, Ledger, Notice};
 use ledger_protocol::command::Command;
 use ledger_protocol::event::Actor;
 use ledger_protocol::id::{CommandId, JournalId, NodeId};
-use ledger_protocol::session::{Close, Peer, Wakes, command_frame};
+use ledger_protocol::session::{Close, Peer, Wakes};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -286,7 +286,11 @@ impl Dispatcher {
 
     /// Sorts by node what a look has found.
     fn sort(&mut self, looked: Looked) {
-        let Looked { nodes, due } = looked;
+        let Looked {
+            nodes,
+            due,
+            batches,
+        } = looked;
         let mut due_by_node: HashMap<NodeId, Vec<_>> = HashMap::new();
         for command in due {
             due_by_node
@@ -312,6 +316,7 @@ impl Dispatcher {
                 epoch: entry.epoch,
                 handle: entry.handle.clone(),
                 node,
+                batches: batches.clone(),
             };
             self.ready.push_back((target, due));
         }
@@ -337,7 +342,7 @@ impl Dispatcher {
         for dispatched in dispatched {
             let not_sent = match dispatched {
                 Dispatched::Sent(command) => {
-                    target.handle.send(&command_frame(&command));
+                    target.handle.send(&target.batches.command_frame(&command));
                     continue;
                 }
                 Dispatched::Not(command) => command,
@@ -393,10 +398,10 @@ impl Dispatcher {
             nodes,
             unread,
         } = checked;
-        for (node, in_flight) in read {
+        for (node, in_flight, batches) in read {
             self.roster.compare(&node);
             if let Some(entry) = self.roster.open_mut(node.id) {
-                entry.make_up(&in_flight);
+                entry.make_up(&in_flight, &batches);
             }
             self.send_cancels(node.id);
         }

@@ -15,6 +15,7 @@ use crate::CertificateAuthority;
 use crate::dispatcher::Message;
 use crate::lease::Lease;
 use crate::limits;
+use crate::trust::Trust;
 
 /// A gateway to be served.
 #[derive(Debug)]
@@ -86,6 +87,7 @@ pub(crate) struct Shared {
     pub(crate) actor: Actor,
     pub(crate) terms: Terms,
     pub(crate) lease: Lease,
+    pub(crate) trust: Trust,
     pub(crate) options: Options,
     pub(crate) dispatcher: mpsc::Sender<Message>,
     pub(crate) joins: Arc<Semaphore>,
@@ -122,6 +124,7 @@ impl Shared {
                 ping_seconds: options.ping_seconds.max(1),
             },
             lease,
+            trust: Trust::new(),
             dispatcher,
             joins: Arc::new(Semaphore::new(limits::JOINS_MAX)),
             sessions: Arc::new(Semaphore::new(options.sessions_max)),

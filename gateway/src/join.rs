@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
-use ledger_projections::{join_tokens, nodes};
+use ledger_projections::{join_tokens, nodes, trust};
 use ledger_protocol::frame::{JoinRequest, JoinResponse};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -112,13 +112,17 @@ async fn issue(shared: &Shared, request: &JoinRequest) -> Result<JoinResponse, F
         }
         Err(error) => return Err(unavailable(&error)),
     }
+    let trust = trust::newest(&mut transaction)
+        .await
+        .map_err(|error| unavailable(&error))?
+        .map(|newest| newest.signed);
     transaction
         .commit()
         .await
         .map_err(|error| unavailable(&error))?;
     info!(%node, "a node joined");
     Ok(JoinResponse {
-        trust: None,
+        trust,
         ca_certificate: shared.authority.certificate_pem().to_owned(),
         certificate: issued.pem,
         node_id: node,

@@ -10,12 +10,14 @@
 //! - `dispatcher` sends due commands to the nodes whose sessions are here. It is woken by what the
 //!   ledger commits, asks one question for all woken nodes, and repairs what it missed once a
 //!   second.
+//! - `trust` passes trust bundles on, and keeps what nodes say that they believe.
 //!
 //! A session's order of things: `Hello` → the ledger opens it under a higher epoch and settles
 //! what the reconnect proves → `Welcome`, every command in flight in `seq` order, the cancels
 //! that are owed → updates are acknowledged once they are committed.
 
 mod authority;
+mod batches;
 mod dispatcher;
 mod error;
 mod gateway;
@@ -27,6 +29,7 @@ mod serve;
 mod session;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use authority::{
     ALLOWED_KINDS_OID, CertificateAuthority, NodeCertificate, NodeCertificateTerms,

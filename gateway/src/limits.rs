@@ -40,6 +40,12 @@ pub const MESSAGE_BYTES_MAX: usize = 4 * ledger_protocol::limits::FRAME_BYTES_MA
 /// Bytes that are read and thrown away after a session has ended, so that the close frame is not
 /// lost to a reset.
 pub const DRAIN_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
+/// Trust bundles that a process keeps at hand, and that one read brings.
+pub const TRUST_BUNDLES_KEPT_MAX: u32 = 256;
+/// Time between two looks for new trust bundles.
+pub const TRUST_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Longest wait for the ledger while it is asked about trust bundles.
+pub const TRUST_WITHIN: Duration = Duration::from_secs(5);
 /// Read buffer of one session, in bytes; a larger message grows it.
 pub const READ_BUFFER_BYTES: usize = 8 * 1024;
 /// Frames that wait for one daemon; a daemon with more is let go.

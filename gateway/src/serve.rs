@@ -52,6 +52,15 @@ pub async fn serve(
         }
     });
 
+    shared.trust.look(&shared.ledger).await;
+    shared.tasks.spawn({
+        let (shared, stop) = (shared.clone(), stop.clone());
+        async move {
+            stop.run_until_cancelled(shared.trust.keep(&shared.ledger))
+                .await
+        }
+    });
+
     let mut served = Ok(());
     loop {
         let accepted = tokio::select! {

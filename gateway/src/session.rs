@@ -22,10 +22,12 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_tungstenite::tungstenite;
 use tracing::{debug, info, warn};
 
+use crate::batches;
 use crate::dispatcher;
 use crate::gateway::Shared;
 use crate::http::Socket;
 use crate::limits;
+use crate::trust::News;
 
 mod complaints;
 mod goodbye;
@@ -55,6 +57,8 @@ pub(crate) async fn run(
         started: Instant::now(),
         epoch: 0,
         complaints: Arc::default(),
+        // Before anything is read, so that nothing is missed.
+        news: shared.trust.news(),
     };
     let greeted = tokio::select! {
         greeted = driver.greet(&mut socket) => greeted,
@@ -110,6 +114,7 @@ struct Driver<'a> {
     /// 0 before the ledger has opened the session.
     epoch: u64,
     complaints: Arc<Complaints>,
+    news: News,
 }
 
 impl Driver<'_> {
@@ -139,6 +144,8 @@ impl Driver<'_> {
                     Effect::Report(_)
                     | Effect::ApplyGeneration(_)
                     | Effect::SendSpec
+                    | Effect::SendTrust { .. }
+                    | Effect::RecordTrust(_)
                     | Effect::Send(_) => {}
                 }
             }
@@ -158,6 +165,14 @@ impl Driver<'_> {
                 "the ledger does not know this gateway yet",
             ));
         }
+        let not_read = |error: ledger_projections::Error| {
+            let error = &error as &dyn std::error::Error;
+            warn!(%node, error, "a session could not be opened");
+            Close::try_again("the ledger is not available")
+        };
+        let trusted = self.machine.trust_version();
+        let bundles = self.shared.trust.above(ledger, trusted).await;
+        let bundles = bundles.map_err(not_read)?;
         let opened = match ledger
             .open_session(&self.shared.actor, node, open, entries)
             .await
@@ -176,7 +191,10 @@ impl Driver<'_> {
                 return Err(Close::try_again("the ledger is not available"));
             }
         };
+        // Known from here on, so that the end of the session is recorded.
         self.epoch = opened.node.epoch;
+        let batches = batches::named(ledger, &opened.replay).await;
+        self.machine.bring(bundles, batches.map_err(not_read)?);
         info!(%node, epoch = self.epoch, replayed = opened.replay.len(), "session opened");
         if let Some(JournalLost::Behind | JournalLost::Copied) = opened.journal_lost {
             let epoch = self.epoch;
@@ -253,7 +271,7 @@ impl Driver<'_> {
                     return close.unwrap_or_else(|| Close::disconnected("nobody holds the session"));
                 }
                 Some(done) = works.next() => match self.finish(done, handle) {
-                    Ok(()) => continue,
+                    Ok(effects) => effects,
                     Err(close) => return close,
                 },
                 message = stream.next(), if has_room => match self.receive(message) {
@@ -261,6 +279,10 @@ impl Driver<'_> {
                     Err(close) => return close,
                 },
                 () = handle.spec_change(), if has_room => vec![Effect::SendSpec],
+                Ok(()) = self.news.changed(), if has_room => {
+                    works.push(Box::pin(self.work().read_trust(self.machine.trust_version(), false)));
+                    continue;
+                }
                 () = &mut tick => {
                     let elapsed = self.started.elapsed();
                     if !has_room {
@@ -321,35 +343,40 @@ impl Driver<'_> {
         }
     }
 
-    fn perform(&mut self, effect: Effect, handle: &Handle, works: &mut Works) -> Result<(), Close> {
-        let work = Work {
+    fn work(&self) -> Work {
+        Work {
             shared: self.shared.clone(),
             node: self.node,
             epoch: self.epoch,
             complaints: self.complaints.clone(),
-        };
+        }
+    }
+
+    fn perform(&mut self, effect: Effect, handle: &Handle, works: &mut Works) -> Result<(), Close> {
+        let work = self.work();
         match effect {
             Effect::Send(frame) => return handle.try_send(&frame),
             Effect::Close(close) => return Err(close),
             Effect::Report(updates) => works.push(Box::pin(work.report(updates))),
             Effect::ApplyGeneration(given) => works.push(Box::pin(work.apply_generation(given))),
             Effect::SendSpec => works.push(Box::pin(work.read_spec())),
+            Effect::SendTrust { above } => works.push(Box::pin(work.read_trust(above, true))),
+            Effect::RecordTrust(version) => self.shared.trust.told(self.node, version),
             // The machine opens a session once, in `greet`.
             Effect::Open { .. } => {}
         }
         Ok(())
     }
 
-    fn finish(&mut self, done: Done, handle: &Handle) -> Result<(), Close> {
+    fn finish(&mut self, done: Done, handle: &Handle) -> Result<Vec<Effect>, Close> {
         match done {
-            Done::Nothing => Ok(()),
-            Done::Frame(frame) => handle.try_send(&frame),
-            Done::Generation(generation) => {
-                self.machine.generation_recorded(generation);
-                Ok(())
-            }
-            Done::Over(close) => Err(close),
+            Done::Nothing => {}
+            Done::Frame(frame) => handle.try_send(&frame)?,
+            Done::Generation(generation) => self.machine.generation_recorded(generation),
+            Done::Trust(bundles) => return Ok(self.machine.trust(&bundles)),
+            Done::Over(close) => return Err(close),
         }
+        Ok(Vec::new())
     }
 
     async fn record_end(&self, close: &Close) {

@@ -22,7 +22,9 @@ use crate::limits::{GROUP_BYTES_MAX, GROUP_REQUESTS_MAX, QUEUE_REQUESTS_MAX};
 use crate::payload::Schemas;
 use crate::request::{Item, NodeItem, Request};
 use crate::wake::Tail;
-use crate::{Clock, Committed, Error, Fence, LedgerTx, Opened, Outcome, Queued, Run, clock};
+use crate::{
+    Clock, Committed, Error, Fence, LedgerTx, Opened, Outcome, Queued, Run, Signer, clock,
+};
 
 mod batch;
 mod decide;
@@ -40,6 +42,8 @@ pub struct Options {
     pub pending_per_lane_max: u32,
     /// Who may approve batches, and how many must (SPEC P3).
     pub approval: Policy,
+    /// What signs commands and desired states; nothing is signed without (SPEC P1).
+    pub signer: Option<Arc<Signer>>,
 }
 
 impl Options {
@@ -50,6 +54,7 @@ impl Options {
             clock,
             pending_per_lane_max: PENDING_PER_LANE_MAX,
             approval: Policy::default(),
+            signer: None,
         }
     }
 }

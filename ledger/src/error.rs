@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ledger_protocol::command::Corrupt;
 use ledger_protocol::refusal::Refusal;
+use ledger_protocol::time::Timestamp;
 use ledger_protocol::{canonical, event};
 
 /// An append that did not happen, or of which it is not known whether it did.
@@ -47,6 +48,16 @@ pub enum Error {
         /// What is wrong with its schema.
         problem: String,
     },
+    /// There is no worker key to sign with, or none that lives long enough (SPEC P1); nothing
+    /// happened.
+    #[error(
+        "no key to sign with is certified{}; the root of this service must certify one first",
+        until(not_after.as_ref())
+    )]
+    NoWorker {
+        /// The command's `notAfter`, which the key must outlive.
+        not_after: Option<Timestamp>,
+    },
     /// The append answered with another shape than the request has: a defect.
     #[error("the append answered with another shape than it was asked for")]
     Shape,
@@ -63,6 +74,10 @@ pub enum Error {
     /// The ledger is shutting down; nothing happened.
     #[error("the ledger is shutting down")]
     Closed,
+}
+
+fn until(not_after: Option<&Timestamp>) -> String {
+    not_after.map_or_else(String::new, |at| format!(" that lives until {at}"))
 }
 
 impl From<sqlx::Error> for Error {
@@ -104,6 +119,7 @@ impl Error {
             | Self::OutcomeUnknown
             | Self::Fenced
             | Self::Schema { .. }
+            | Self::NoWorker { .. }
             | Self::Shape
             | Self::Isolation { .. }
             | Self::Closed => false,

@@ -20,6 +20,7 @@ pub mod lease;
 pub mod limits;
 mod payload;
 mod request;
+mod signer;
 #[cfg(test)]
 mod tests;
 mod transaction;
@@ -32,5 +33,6 @@ pub use connect::{connect, maintain};
 pub use error::Error;
 pub use lease::Fence;
 pub use request::{Opened, Outcome, Propose, Proposed, Queued, Run};
+pub use signer::{HeldRoot, PublishError, RootFailure, RootKey, Signer, SignerError, Signing};
 pub use transaction::LedgerTx;
 pub use wake::{Committed, Notice};

@@ -20,6 +20,20 @@ pub const SUBSCRIBER_COMMITS_MAX: usize = 4_096;
 pub const READ_EVENTS_MAX: u32 = 1_000;
 /// How often the head is looked at, in case a wake-up was lost (SPEC D3).
 pub const HEAD_LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Life of a worker key from when it is made, in seconds (SPEC P1).
+pub const WORKER_SECONDS: u32 = 24 * 3_600;
+/// How far worker keys are dated back, in seconds, for whoever's clock is behind.
+pub const WORKER_BACKDATED_SECONDS: u32 = 5 * 60;
+/// How often the clock is looked at, to replace a worker key at half its life.
+pub const WORKER_LOOK_EVERY: Duration = Duration::from_secs(30);
+/// First wait before a root that did not sign is asked again; the waits double.
+pub const WORKER_RETRY_MIN: Duration = Duration::from_secs(1);
+/// Longest wait before a root that did not sign is asked again.
+pub const WORKER_RETRY_MAX: Duration = Duration::from_secs(60);
+/// Longest wait for a root's signature.
+pub const ROOT_WITHIN: Duration = Duration::from_secs(10);
+/// Tries to publish a trust bundle, each lost to another who published one.
+pub const PUBLISH_ATTEMPTS_MAX: u32 = 8;
 /// How long a statement of the service may take.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a statement may wait for a lock.

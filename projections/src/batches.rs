@@ -34,6 +34,19 @@ pub async fn get(conn: &mut PgConnection, id: BatchId) -> Result<Option<Batch>, 
     Ok(decode_all(rows)?.pop())
 }
 
+/// The batches with these ids that exist.
+pub async fn get_many(
+    conn: &mut PgConnection,
+    ids: impl IntoIterator<Item = BatchId>,
+) -> Result<Vec<Batch>, Error> {
+    let ids: Vec<Uuid> = ids.into_iter().map(BatchId::uuid).collect();
+    let rows = sqlx::query_as("SELECT id, snapshot FROM batches WHERE id = ANY($1)")
+        .bind(ids)
+        .fetch_all(conn)
+        .await?;
+    decode_all(rows)
+}
+
 /// The batches with these ids that exist, locked in order of id until the transaction ends.
 pub async fn lock(conn: &mut PgConnection, ids: &[Uuid]) -> Result<Vec<Batch>, Error> {
     let rows = sqlx::query_as(

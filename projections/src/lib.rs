@@ -11,6 +11,7 @@ pub mod join_tokens;
 pub mod log;
 pub mod nodes;
 pub mod rows;
+pub mod trust;
 pub mod write;
 
 pub use error::Error;

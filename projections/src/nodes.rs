@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use ledger_protocol::canonical;
 use ledger_protocol::event::{NodeSpecSet, Outcome};
 use ledger_protocol::id::{NodeId, TenantId};
 use ledger_protocol::node::Node;
@@ -154,18 +155,25 @@ pub async fn not_in_tenant(
 
 /// The node's newest desired state.
 pub async fn spec(conn: &mut PgConnection, id: NodeId) -> Result<Option<NodeSpecSet>, Error> {
-    let row: Option<(i64, Vec<u8>)> =
-        sqlx::query_as("SELECT generation, spec FROM node_specs WHERE node = $1")
+    let row: Option<(i64, Vec<u8>, Option<Vec<u8>>)> =
+        sqlx::query_as("SELECT generation, spec, signed FROM node_specs WHERE node = $1")
             .bind(id.uuid())
             .fetch_optional(conn)
             .await?;
-    let Some((generation, spec)) = row else {
+    let Some((generation, spec, signed)) = row else {
         return Ok(None);
     };
+    let signed = signed.map(|bytes| canonical::decode(&bytes)).transpose();
+    let signed = signed.map_err(|source| Error::Row {
+        table: "node_specs",
+        column: "signed",
+        key: id.to_string(),
+        source,
+    })?;
     let generation = unsigned(generation, "node_specs", "generation", &id)?;
     Ok(Some(NodeSpecSet {
-        signed: None,
         generation,
+        signed,
         spec,
     }))
 }

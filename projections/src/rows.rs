@@ -4,6 +4,7 @@ use ledger_protocol::batch::Batch;
 use ledger_protocol::batch::create::Proved;
 use ledger_protocol::canonical;
 use ledger_protocol::command::{Command, State};
+use ledger_protocol::event::NodeSpecSet;
 use ledger_protocol::id::{BatchId, NodeId};
 use ledger_protocol::node::Node;
 use uuid::Uuid;
@@ -27,6 +28,12 @@ pub(crate) fn unsigned(
         key: key.to_string(),
         value,
     })
+}
+
+/// The column `signed` of `node_specs`.
+pub fn signed_column(set: &NodeSpecSet) -> Result<Option<Vec<u8>>, Error> {
+    let signed = set.signed.as_ref().map(canonical::encode).transpose();
+    signed.map_err(Error::Encode)
 }
 
 /// A row of `commands_live`.

@@ -1,11 +1,14 @@
 //! Writing the read tables. Called by the append alone, inside its transaction.
 
+use ledger_protocol::event::NodeSpecSet;
 use ledger_protocol::id::{CommandId, NodeId};
 use sqlx::PgConnection;
 use uuid::Uuid;
 
 use crate::Error;
-use crate::rows::{BatchRow, CommandRow, LeafRow, LiveRow, NodeRow, SettledRow, bigint};
+use crate::rows::{
+    BatchRow, CommandRow, LeafRow, LiveRow, NodeRow, SettledRow, bigint, signed_column,
+};
 
 /// What one append changes, each row once.
 #[derive(Debug, Default)]
@@ -14,8 +17,8 @@ pub struct Changes {
     pub nodes_new: Vec<NodeRow>,
     /// Nodes of which more than `seq` changed.
     pub nodes_changed: Vec<NodeRow>,
-    /// Desired states that were set: node, generation, spec.
-    pub specs: Vec<(NodeId, u64, Vec<u8>)>,
+    /// Desired states that were set.
+    pub specs: Vec<(NodeId, NodeSpecSet)>,
     /// Keys that were taken: node, key, command.
     pub keys: Vec<(NodeId, String, CommandId)>,
     /// Commands that are new and have not ended.
@@ -129,17 +132,19 @@ async fn update_nodes(conn: &mut PgConnection, rows: Vec<NodeRow>) -> Result<(),
 
 async fn upsert_specs(
     conn: &mut PgConnection,
-    rows: Vec<(NodeId, u64, Vec<u8>)>,
+    rows: Vec<(NodeId, NodeSpecSet)>,
 ) -> Result<(), Error> {
-    for (node, generation, spec) in rows {
+    for (node, set) in rows {
+        let signed = signed_column(&set)?;
         sqlx::query(
-            "INSERT INTO node_specs (node, generation, spec) VALUES ($1, $2, $3)
-             ON CONFLICT (node) DO UPDATE
-                 SET generation = excluded.generation, spec = excluded.spec",
+            "INSERT INTO node_specs (node, generation, spec, signed) VALUES ($1, $2, $3, $4)
+             ON CONFLICT (node) DO UPDATE SET generation = excluded.generation,
+                 spec = excluded.spec, signed = excluded.signed",
         )
         .bind(node.uuid())
-        .bind(bigint(generation))
-        .bind(spec)
+        .bind(bigint(set.generation))
+        .bind(set.spec)
+        .bind(signed)
         .execute(&mut *conn)
         .await?;
     }

@@ -125,6 +125,15 @@ pub enum Refusal {
         /// What it would act on.
         subject: String,
     },
+    /// A destructive command needs the approval of others (SPEC P4).
+    #[error(
+        "{kind} is destructive and needs a batch here; propose one with commandBatches.create and \
+         name it as batchId"
+    )]
+    BatchRequired {
+        /// The command's kind.
+        kind: String,
+    },
     /// Too few have approved the batch (SPEC P3).
     #[error("batch {batch} has {given} of the {quorum} approvals that it needs")]
     BatchNotApproved {

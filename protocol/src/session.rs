@@ -12,27 +12,29 @@ use std::time::Duration;
 
 use crate::canonical;
 use crate::command;
-use crate::frame::{
-    Command, CommandUpdate, Frame, Hello, JournalEntry, Ping, Spec, Status, Update, Welcome,
-};
+use crate::frame::{CommandUpdate, Frame, Hello, JournalEntry, Ping, Status, Update, Welcome};
 use crate::id::{CommandId, NodeId};
 use crate::limits;
 use crate::node::{Node, OpenSession, Presented};
 use crate::time::Timestamp;
+use crate::trust::Published;
 
 mod acknowledge;
 mod backoff;
 mod cancels;
 mod close;
+mod deliver;
 mod resume;
 #[cfg(test)]
 mod tests;
+mod trust;
 mod wakes;
 
 pub use acknowledge::{Answer, acknowledge};
 pub use backoff::busy_backoff;
 pub use cancels::Cancels;
 pub use close::Close;
+pub use deliver::{Batches, command, command_frame, desired_state_frame, spec_frame};
 pub use wakes::Wakes;
 
 /// Who the other side is, by its certificate.
@@ -99,6 +101,13 @@ pub enum Effect {
     ApplyGeneration(u64),
     /// Read the desired state and send it, if there is one.
     SendSpec,
+    /// Read the trust bundles above this version, then call [`Session::trust`].
+    SendTrust {
+        /// The version that the node believes.
+        above: u64,
+    },
+    /// Keep that the node believes this version of the trust bundle; 0 for none.
+    RecordTrust(u64),
     /// Send this frame.
     Send(Frame),
     /// End the session.
@@ -110,7 +119,11 @@ enum State {
     /// Nothing was received yet.
     Greeting,
     /// The ledger opens the session.
-    Opening { accepted: BTreeSet<CommandId> },
+    Opening {
+        accepted: BTreeSet<CommandId>,
+        batches: Batches,
+        trust: Vec<Published>,
+    },
     /// The session is open.
     Open,
 }
@@ -131,6 +144,7 @@ pub struct Session {
     generation_told: u64,
     /// The generation that the ledger has.
     generation_recorded: u64,
+    trust: trust::Told,
 }
 
 impl Session {
@@ -145,6 +159,7 @@ impl Session {
             pings: 0,
             generation_told: 0,
             generation_recorded: 0,
+            trust: trust::Told::default(),
         }
     }
 
@@ -210,7 +225,7 @@ impl Session {
             journal_id,
             node_id,
             role,
-            trust_version: _,
+            trust_version,
         } = hello;
         if node_id != self.peer.node_id {
             let own = self.peer.node_id;
@@ -223,8 +238,11 @@ impl Session {
             return Err(Close::policy(&reason));
         }
         self.generation_told = applied_generation;
+        self.trust.believes(trust_version);
         self.state = State::Opening {
             accepted: entries.iter().map(|entry| entry.command_id).collect(),
+            batches: Batches::default(),
+            trust: Vec::new(),
         };
         let open = OpenSession {
             agent_version,
@@ -240,6 +258,20 @@ impl Session {
         Ok(Effect::Open { open, entries })
     }
 
+    /// The newest trust bundle that the node believes or was sent; 0 for none.
+    pub fn trust_version(&self) -> u64 {
+        self.trust.sent
+    }
+
+    /// What the opening session is to bring beside the commands: the trust bundles above the node's
+    /// [`trust_version`](Self::trust_version), and the batches that the commands name.
+    pub fn bring(&mut self, bundles: Vec<Published>, named: Batches) {
+        if let State::Opening { batches, trust, .. } = &mut self.state {
+            *batches = named;
+            *trust = bundles;
+        }
+    }
+
     /// The ledger has opened the session: `node` as it now is, `replay` what is in flight to it.
     pub fn opened(
         &mut self,
@@ -248,10 +280,15 @@ impl Session {
         elapsed: Duration,
         now: Timestamp,
     ) -> Vec<Effect> {
-        let accepted = match std::mem::replace(&mut self.state, State::Open) {
-            State::Opening { accepted } => accepted,
-            State::Greeting | State::Open => BTreeSet::new(),
+        let (accepted, batches, bundles) = match std::mem::replace(&mut self.state, State::Open) {
+            State::Opening {
+                accepted,
+                batches,
+                trust,
+            } => (accepted, batches, trust),
+            State::Greeting | State::Open => Default::default(),
         };
+        let mut pieces = self.trust.pieces(&bundles).into_iter();
         let ping = Duration::from_secs(self.terms.ping_seconds.into());
         self.heard = elapsed;
         self.ping_at = elapsed + ping;
@@ -260,15 +297,27 @@ impl Session {
             epoch: node.epoch,
             ping_seconds: self.terms.ping_seconds,
             server_time: now,
-            trust: Vec::new(),
+            trust: pieces.next().unwrap_or_default(),
         };
         let mut effects = vec![Effect::Send(welcome.into())];
-        let resumed = resume::frames(replay, &accepted, &self.peer);
+        effects.extend(pieces.map(|piece| Effect::Send(trust::frame(piece))));
+        let resumed = resume::frames(replay, &accepted, &self.peer, &batches);
         effects.extend(resumed.into_iter().map(Effect::Send));
         if node.generation > self.generation_told {
             effects.push(Effect::SendSpec);
         }
+        if self.trust.sent > 0 {
+            effects.push(Effect::RecordTrust(self.trust.believed));
+        }
         effects
+    }
+
+    /// Trust bundles that the node may not have yet.
+    pub fn trust(&mut self, bundles: &[Published]) -> Vec<Effect> {
+        let pieces = self.trust.pieces(bundles).into_iter();
+        pieces
+            .map(|piece| Effect::Send(trust::frame(piece)))
+            .collect()
     }
 
     /// The ledger has this generation of the node.
@@ -298,15 +347,7 @@ impl Session {
                     format!("Status names appliedGeneration {given}; it must be at most {max}");
                 Effect::Close(Close::policy(&reason))
             }
-            Frame::Status(Status {
-                applied_generation,
-                wants_spec,
-                ..
-            }) => {
-                self.generation_told = applied_generation;
-                let spec = wants_spec.then_some(Effect::SendSpec);
-                return self.untold_generation().into_iter().chain(spec).collect();
-            }
+            Frame::Status(status) => return self.receive_status(&status),
             Frame::Ping(Ping { reply: true, .. }) => return Vec::new(),
             Frame::Ping(Ping { nonce, .. }) => Effect::Send(Frame::Ping(Ping {
                 nonce,
@@ -325,6 +366,26 @@ impl Session {
             }
         };
         vec![effect]
+    }
+
+    fn receive_status(&mut self, status: &Status) -> Vec<Effect> {
+        self.generation_told = status.applied_generation;
+        let news = self.trust.believes(status.trust_version);
+        let believed = self.trust.believed;
+        if status.wants_trust {
+            self.trust.asks();
+        }
+        let spec = status.wants_spec.then_some(Effect::SendSpec);
+        let trust = status
+            .wants_trust
+            .then_some(Effect::SendTrust { above: believed });
+        let recorded = news.then_some(Effect::RecordTrust(believed));
+        self.untold_generation()
+            .into_iter()
+            .chain(spec)
+            .chain(trust)
+            .chain(recorded)
+            .collect()
     }
 
     fn untold_generation(&self) -> Option<Effect> {
@@ -377,39 +438,6 @@ impl Session {
             .chain(again)
             .collect()
     }
-}
-
-/// The frame that sends a command to its node.
-pub fn command_frame(command: &command::Command) -> Frame {
-    let queued = &command.queued;
-    Frame::Command(Command {
-        attested: queued.attested,
-        batch: None,
-        batch_id: queued.batch_id,
-        command_id: command.id,
-        destructive: queued.destructive,
-        kind: queued.kind.clone(),
-        kind_version: queued.kind_version,
-        lane: queued.lane,
-        min_generation: queued.min_generation,
-        node_id: queued.node_id,
-        not_after: Some(queued.not_after),
-        payload: queued.payload.clone(),
-        retry_safe: queued.retry_safe,
-        self_terminating: queued.self_terminating,
-        seq: queued.seq,
-        signed: queued.signed.clone(),
-        timeout_seconds: queued.timeout_seconds,
-    })
-}
-
-/// The frame that brings a desired state.
-pub fn spec_frame(generation: u64, spec: Vec<u8>) -> Frame {
-    Frame::Spec(Spec {
-        generation,
-        signed: None,
-        spec,
-    })
 }
 
 /// The answer to a frame above the limit (SPEC D13): its updates are refused by name, anything

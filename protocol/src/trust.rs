@@ -46,6 +46,15 @@ pub struct SignedBundle {
     pub signatures: Vec<RootSignature>,
 }
 
+/// A bundle that the service has published, under the version in it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Published {
+    /// Its version.
+    pub version: u64,
+    /// The bundle.
+    pub signed: SignedBundle,
+}
+
 /// A root's signature.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RootSignature {

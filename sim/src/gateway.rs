@@ -239,6 +239,8 @@ impl World {
                 }
                 Effect::ApplyGeneration(generation) => Work::ApplyGeneration(generation),
                 Effect::SendSpec => Work::SendSpec,
+                // Nothing is signed here yet, and no node believes a bundle.
+                Effect::SendTrust { .. } | Effect::RecordTrust(_) => continue,
                 Effect::Send(frame) => {
                     self.send(id, frame);
                     continue;

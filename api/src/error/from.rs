@@ -74,7 +74,7 @@ impl From<ledger::Error> for Error {
             ledger::Error::Unavailable(ref source) if is_transient(source) => {
                 Self::unavailable(error)
             }
-            ledger::Error::Closed => Self::unavailable(error),
+            ledger::Error::Closed | ledger::Error::NoWorker { .. } => Self::unavailable(error),
             // The ledger's own words say that the database is away, which it is not.
             ledger::Error::Unavailable(source) => Self::internal(Defect(source)),
             ledger::Error::Projection(_)
@@ -143,6 +143,10 @@ impl From<Refusal> for Error {
                 details: map(json!({"lane": lane.as_str(), "limit": limit})),
                 retry_after_seconds: None,
             },
+            Refusal::BatchRequired { kind } => Self::InvalidState {
+                message,
+                details: map(json!({"reason": "batch-required", "kind": kind})),
+            },
             Refusal::Invalid { field, problem } => Self::invalid(field, problem),
             // The caller asked in time; the service was too slow, and a later try may work.
             Refusal::WaitedTooLong { .. } => Self::unavailable(refusal),
@@ -163,7 +167,10 @@ impl From<Refusal> for Error {
             | Refusal::ApprovedByCreator { .. }
             | Refusal::ApprovedBySamePerson { .. }
             | Refusal::ApprovedWithSameKey { .. }
-            | Refusal::RestrictedIdentity { .. } => Self::InvalidState { message },
+            | Refusal::RestrictedIdentity { .. } => Self::InvalidState {
+                message,
+                details: Map::new(),
+            },
         }
     }
 }
@@ -237,6 +244,10 @@ mod tests {
             (ledger::Error::Overloaded, Code::LimitExceeded),
             (ledger::Error::OutcomeUnknown, Code::Unavailable),
             (ledger::Error::Closed, Code::Unavailable),
+            (
+                ledger::Error::NoWorker { not_after: None },
+                Code::Unavailable,
+            ),
             (ledger::Error::Unavailable(link()), Code::Unavailable),
             (ledger::Error::Unavailable(defect()), Code::Internal),
             (ledger::Error::Shape, Code::Internal),

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ledger_projections::nodes;
+use ledger_projections::{nodes, trust};
 use ledger_protocol::canonical;
 use ledger_protocol::id::NodeId;
 
-use super::view::NodeView;
+use super::view::{NodeView, TrustView};
 use crate::Api;
 use crate::auth::{Caller, Permission};
 use crate::error::Error;
@@ -24,6 +24,8 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
         .await?;
     let node = super::in_view(&api, &caller, node).await?;
     let mut view = NodeView::of(&node);
+    let standing = trust::standing(&mut *api.connection().await?, node.id).await?;
+    view.trust = standing.map(TrustView::of);
     if node.generation > 0 {
         let spec = nodes::spec(&mut *api.connection().await?, node.id).await?;
         // A newer one may have been set since the node was read; a spec never stands beside the

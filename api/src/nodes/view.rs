@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use ledger_projections::trust::Standing;
 use ledger_protocol::event::NodeCertified;
 use ledger_protocol::id::{NodeId, TenantId};
 use ledger_protocol::node::{Node, Session};
@@ -35,6 +36,9 @@ pub(super) struct NodeView<'a> {
     registered_at: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     deleted_at: Option<Time>,
+    /// How far the node is with what it is to trust; shown with one node, not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) trust: Option<TrustView>,
     /// Desired state; shown with one node, not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) spec: Option<Value>,
@@ -71,6 +75,25 @@ impl<'a> CertificateView<'a> {
     }
 }
 
+/// Which version of the trust bundle the node believes, and which is the newest (SPEC P1).
+#[derive(Serialize)]
+pub(super) struct TrustView {
+    /// By the node's own word; 0 for none.
+    version: u64,
+    newest: u64,
+    current: bool,
+}
+
+impl TrustView {
+    pub(super) fn of(standing: Standing) -> Self {
+        Self {
+            version: standing.believed,
+            newest: standing.newest,
+            current: standing.believed >= standing.newest,
+        }
+    }
+}
+
 impl<'a> NodeView<'a> {
     /// The node as it stands.
     pub(super) fn of(node: &'a Node) -> Self {
@@ -103,6 +126,7 @@ impl<'a> NodeView<'a> {
             certificate: node.certificate.as_ref().map(CertificateView::of),
             registered_at: Time(node.registered_at),
             deleted_at: node.deleted_at.map(Time),
+            trust: None,
             spec: None,
         }
     }

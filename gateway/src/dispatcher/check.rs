@@ -3,17 +3,19 @@
 //! anybody having been told.
 
 use ledger::Ledger;
-use ledger_projections::{Error, commands, nodes};
+use ledger_projections::{Error, batches, commands, nodes};
 use ledger_protocol::command::Command;
 use ledger_protocol::id::NodeId;
 use ledger_protocol::node::Node;
+use ledger_protocol::session::Batches;
 use tracing::warn;
 
 /// What was read.
 #[derive(Debug)]
 pub(super) struct Checked {
-    /// The nodes that were read, with their commands in flight in `seq` order.
-    pub(super) read: Vec<(Node, Vec<Command>)>,
+    /// The nodes that were read, with their commands in flight in `seq` order and the
+    /// batches that these name.
+    pub(super) read: Vec<(Node, Vec<Command>, Batches)>,
     /// All nodes that were to be read.
     pub(super) nodes: Vec<NodeId>,
     /// Those that could not be read.
@@ -41,13 +43,20 @@ pub(super) async fn check(ledger: Ledger, nodes: Vec<NodeId>) -> Checked {
 async fn read_into(
     ledger: &Ledger,
     unread: &mut Vec<NodeId>,
-    read: &mut Vec<(Node, Vec<Command>)>,
+    read: &mut Vec<(Node, Vec<Command>, Batches)>,
 ) -> Result<(), Error> {
     let mut conn = ledger.pool().acquire().await?;
     while let Some(id) = unread.last() {
         if let Some(node) = nodes::get(&mut conn, *id).await? {
             let in_flight = commands::in_flight(&mut conn, *id).await?;
-            read.push((node, in_flight));
+            let named = Batches::named_by(&in_flight);
+            let named = if named.is_empty() {
+                Batches::default()
+            } else {
+                let found = batches::get_many(&mut conn, named).await?;
+                found.into_iter().collect()
+            };
+            read.push((node, in_flight, named));
         }
         unread.pop();
     }

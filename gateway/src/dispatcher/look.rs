@@ -1,5 +1,6 @@
 //! One look: what is due on some nodes, and the dispatch of one node's share of it.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
@@ -9,9 +10,10 @@ use ledger_protocol::command::{Command, StateName};
 use ledger_protocol::event::Actor;
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::refusal::Refusal;
-use ledger_protocol::session::Close;
+use ledger_protocol::session::{Batches, Close};
 use tracing::{debug, warn};
 
+use crate::batches;
 use crate::session::Handle;
 
 /// What a look has found.
@@ -21,21 +23,31 @@ pub(super) struct Looked {
     pub(super) nodes: Vec<NodeId>,
     /// What is due on them.
     pub(super) due: Vec<Command>,
+    /// The batches that it names.
+    pub(super) batches: Arc<Batches>,
 }
 
 /// Asks once what is due on these nodes.
 pub(super) async fn look(ledger: Ledger, nodes: Vec<NodeId>) -> Looked {
     let read = async {
         let mut conn = ledger.pool().acquire().await?;
-        commands::due(&mut conn, &nodes, ledger.now()).await
+        let due = commands::due(&mut conn, &nodes, ledger.now()).await?;
+        drop(conn);
+        let batches = batches::named(&ledger, &due).await?;
+        Ok((due, Arc::new(batches)))
     };
-    let due = read.await.unwrap_or_else(|error| {
+    let read: Result<_, ledger_projections::Error> = read.await;
+    let (due, batches) = read.unwrap_or_else(|error| {
         // The repair looks again.
         let error = &error as &dyn std::error::Error;
         warn!(error, nodes = nodes.len(), "due commands could not be read");
-        Vec::new()
+        Default::default()
     });
-    Looked { nodes, due }
+    Looked {
+        nodes,
+        due,
+        batches,
+    }
 }
 
 /// The session to which commands go.
@@ -44,6 +56,8 @@ pub(super) struct Target {
     pub(super) epoch: u64,
     pub(super) handle: Handle,
     pub(super) node: NodeId,
+    /// The batches that the commands name.
+    pub(super) batches: Arc<Batches>,
 }
 
 /// One node's commands, dispatched or not.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ledger_protocol::command::{Command, State};
 use ledger_protocol::id::{CommandId, JournalId, NodeId};
 use ledger_protocol::node::Node;
-use ledger_protocol::session::{Cancels, Close, Peer, command_frame};
+use ledger_protocol::session::{Batches, Cancels, Close, Peer};
 use tracing::{info, warn};
 
 use super::Replayed;
@@ -62,7 +62,7 @@ impl Entry {
     /// Sends what the check found in flight to this session and was never sent in it: its dispatch
     /// was committed, but the link died before anybody was told. A command that has left flight
     /// since the reading is not sent; its node may have forgotten it, and would run it again.
-    pub(super) fn make_up(&mut self, in_flight: &[Command]) {
+    pub(super) fn make_up(&mut self, in_flight: &[Command], batches: &Batches) {
         let Some(left) = &self.left else { return };
         for command in in_flight
             .iter()
@@ -70,7 +70,7 @@ impl Entry {
         {
             let is_ours = command.state == (State::Dispatched { epoch: self.epoch });
             if is_ours && self.sent.insert(command.id) {
-                self.handle.send(&command_frame(command));
+                self.handle.send(&batches.command_frame(command));
             }
             if command.cancel_requested_at.is_some() {
                 self.cancels.request(command.id);

@@ -12,12 +12,14 @@ use ledger_projections::{commands, nodes};
 use ledger_protocol::frame::{Frame, Update, UpdateState};
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::refusal::Refusal;
-use ledger_protocol::session::{Answer, Close, acknowledge, busy_backoff, spec_frame};
+use ledger_protocol::session::{Answer, Close, acknowledge, busy_backoff, desired_state_frame};
 use ledger_protocol::time::Timestamp;
+use ledger_protocol::trust::Published;
 use tracing::{debug, error, warn};
 
 use super::complaints::Complaints;
 use crate::gateway::Shared;
+use crate::trust;
 
 /// What a session waits for.
 pub(super) type Works = FuturesUnordered<Pin<Box<dyn Future<Output = Done> + Send>>>;
@@ -31,6 +33,8 @@ pub(super) enum Done {
     Frame(Frame),
     /// The ledger has this generation.
     Generation(u64),
+    /// Trust bundles for the machine.
+    Trust(Vec<Published>),
     /// The session is over.
     Over(Close),
 }
@@ -129,6 +133,25 @@ impl Work {
         }
     }
 
+    /// Reads the trust bundles above a version: those that this process keeps, or, for a daemon that
+    /// asks because it misses one, those that there are by now.
+    pub(super) async fn read_trust(self, above: u64, asked: bool) -> Done {
+        let ledger = &self.shared.ledger;
+        let read = if asked {
+            trust::read(ledger, above).await
+        } else {
+            self.shared.trust.above(ledger, above).await
+        };
+        match read {
+            Ok(bundles) => Done::Trust(bundles),
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                warn!(node = %self.node, error, "trust bundles could not be read");
+                Done::Nothing
+            }
+        }
+    }
+
     /// Reads the desired state for the node.
     pub(super) async fn read_spec(self) -> Done {
         let read = async {
@@ -136,7 +159,7 @@ impl Work {
             nodes::spec(&mut conn, self.node).await
         };
         match read.await {
-            Ok(Some(spec)) => Done::Frame(spec_frame(spec.generation, spec.spec)),
+            Ok(Some(spec)) => Done::Frame(desired_state_frame(spec)),
             Ok(None) => Done::Nothing,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
@@ -155,6 +178,7 @@ fn log(what: &str, node: NodeId, error: &ledger::Error) {
             debug!(%node, error = source, "{what}");
         }
         ledger::Error::OutcomeUnknown
+        | ledger::Error::NoWorker { .. }
         | ledger::Error::Unavailable(_)
         | ledger::Error::Refused(_) => warn!(%node, error = source, "{what}"),
         ledger::Error::Projection(_)

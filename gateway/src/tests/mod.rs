@@ -10,4 +10,5 @@ mod leases;
 mod outages;
 mod scenarios;
 mod sessions;
+mod trust;
 mod world;

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ledger::{Clock, Ledger, Run};
+use ledger::{Clock, Ledger, Run, Signer};
 use ledger_projections::join_tokens::{self, JoinToken};
 use ledger_projections::{commands, nodes};
+use ledger_protocol::batch::create::Policy;
 use ledger_protocol::command::{Command, StateName};
 use ledger_protocol::event::{Actor, NodeRegistered, NodeSpecSet};
 use ledger_protocol::id::{CommandId, JoinTokenId, NodeId, TenantId};
@@ -59,8 +61,20 @@ impl World {
     }
 
     pub(super) async fn start_with(pool: PgPool, options: Options) -> Self {
-        let tasks = TaskTracker::new();
         let settings = ledger::Options::new(Registry::builtin(), Clock::system());
+        Self::start_on(pool, settings, options).await
+    }
+
+    /// On a ledger that signs, with approvers.
+    pub(super) async fn start_signing(pool: PgPool, signer: Arc<Signer>, approval: Policy) -> Self {
+        let mut settings = ledger::Options::new(Registry::builtin(), Clock::system());
+        settings.signer = Some(signer);
+        settings.approval = approval;
+        Self::start_on(pool, settings, Options::default()).await
+    }
+
+    async fn start_on(pool: PgPool, settings: ledger::Options, options: Options) -> Self {
+        let tasks = TaskTracker::new();
         let ledger = Ledger::start(pool, settings, &tasks, CancellationToken::new()).unwrap();
         let authority = CertificateAuthority::generate(ledger.now()).unwrap();
         let gateway = serve(&tasks, &ledger, &authority, "gw-1", options).await;

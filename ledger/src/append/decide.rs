@@ -6,12 +6,15 @@ use std::collections::HashMap;
 use ledger_protocol::batch::{Leaf, Place};
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::command::{Command, cancel, dispatch, expire, rejoin, release, report};
+use ledger_protocol::dsse::Purpose;
 use ledger_protocol::event::{Body, Stream};
 use ledger_protocol::frame::JournalEntry;
 use ledger_protocol::id::{CommandId, NodeId, TenantId};
 use ledger_protocol::node::{Node, OpenSession};
 use ledger_protocol::refusal::Refusal;
+use ledger_protocol::session;
 use ledger_protocol::time::Timestamp;
+use ledger_protocol::trust::intent;
 
 use crate::request::{Item, NodeItem, Request};
 use crate::{Error, Opened, Options, Outcome, Queued};
@@ -27,7 +30,7 @@ pub(super) fn decide(
     now: Timestamp,
 ) -> Result<Outcome, Error> {
     match item {
-        Item::Node(item) => decide_on_node(world, item, options.pending_per_lane_max, now),
+        Item::Node(item) => decide_on_node(world, item, options, now),
         Item::Batch(item) => batch::decide(world, item, &options.approval, now),
     }
 }
@@ -35,11 +38,11 @@ pub(super) fn decide(
 fn decide_on_node(
     world: &mut World,
     item: &NodeItem,
-    pending_max: u32,
+    options: &Options,
     now: Timestamp,
 ) -> Result<Outcome, Error> {
     match &item.request {
-        Request::Enqueue(enqueue) => decide_enqueue(world, item, enqueue, pending_max, now),
+        Request::Enqueue(enqueue) => decide_enqueue(world, item, enqueue, options, now),
         Request::Cancel { tenant, command } => {
             on_command(world, item, *command, Some(*tenant), now, |command, _| {
                 Ok(cancel::decide(command))
@@ -119,7 +122,8 @@ fn decide_on_node(
             if node.tenant != *tenant || node.deleted_at.is_some() {
                 return Err(Refusal::UnknownNode(item.node).into());
             }
-            let body = node.decide_set_spec(spec.clone())?;
+            let mut body = node.decide_set_spec(spec.clone())?;
+            sign(&mut body, Stream::Node(item.node), options, now)?;
             on_node(world, item, *tenant, Some(body), now)
         }
         Request::ApplyGeneration { epoch, generation } => {
@@ -200,7 +204,7 @@ fn decide_enqueue(
     world: &mut World,
     item: &NodeItem,
     enqueue: &Enqueue,
-    pending_max: u32,
+    options: &Options,
     now: Timestamp,
 ) -> Result<Outcome, Error> {
     enqueue.node_in_view(world.nodes.get(&enqueue.node))?;
@@ -213,6 +217,7 @@ fn decide_enqueue(
         };
         return Ok(Outcome::Queued(Box::new(queued)));
     }
+    enqueue.is_approvable(&options.approval)?;
     let place = place_in_batch(world, enqueue, now)?;
     let node = node(world, enqueue.node)?;
     let pending = world
@@ -220,7 +225,8 @@ fn decide_enqueue(
         .get(&(enqueue.node, enqueue.kind.lane))
         .copied()
         .unwrap_or_default();
-    let body = enqueue.decide(node, place, pending, pending_max, now)?;
+    let mut body = enqueue.decide(node, place, pending, options.pending_per_lane_max, now)?;
+    sign(&mut body, Stream::Command(enqueue.id), options, now)?;
     let decisions = vec![(Stream::Command(enqueue.id), body)];
     world.apply(&item.actor, enqueue.tenant, now, decisions)?;
     let command = world
@@ -232,6 +238,26 @@ fn decide_enqueue(
         command,
         replayed: false,
     })))
+}
+
+/// Signs what goes to a node, where this service signs (SPEC P1, P5).
+fn sign(body: &mut Body, stream: Stream, options: &Options, now: Timestamp) -> Result<(), Error> {
+    let Some(signer) = &options.signer else {
+        return Ok(());
+    };
+    match (body, stream) {
+        (Body::CommandQueued(queued), Stream::Command(id)) => {
+            let intent = intent::of_command(&session::command(id, queued))?;
+            let until = Some(queued.not_after);
+            queued.signed = Some(signer.sign(Purpose::Command, &intent, now, until)?);
+        }
+        (Body::NodeSpecSet(set), Stream::Node(node)) => {
+            let intent = intent::of_spec(node, set.generation, &set.spec)?;
+            set.signed = Some(signer.sign(Purpose::DesiredState, &intent, now, None)?);
+        }
+        (_, _) => {}
+    }
+    Ok(())
 }
 
 /// Where the command stands in the batch that it names, if it names one.

@@ -8,7 +8,7 @@ use ledger_projections::write::{Before, Changes};
 use ledger_protocol::batch::create::Scope;
 use ledger_protocol::batch::{Batch, Inclusion};
 use ledger_protocol::command::Command;
-use ledger_protocol::event::{Actor, Body, Event, Stream};
+use ledger_protocol::event::{Actor, Body, Event, NodeSpecSet, Stream};
 use ledger_protocol::id::{BatchId, CommandId, EventId, NodeId, TenantId};
 use ledger_protocol::kind::Lane;
 use ledger_protocol::merkle::Hash;
@@ -40,7 +40,7 @@ pub(super) struct World {
     /// Batches that change, and whether they were there.
     batches_before: HashMap<BatchId, bool>,
     keys_new: Vec<(NodeId, String, CommandId)>,
-    specs: HashMap<NodeId, (u64, Vec<u8>)>,
+    specs: HashMap<NodeId, NodeSpecSet>,
 }
 
 /// Something that was decided to happen.
@@ -154,7 +154,7 @@ impl World {
                     .or_default() += 1;
             }
             (Body::NodeSpecSet(body), Stream::Node(id)) => {
-                self.specs.insert(id, (body.generation, body.spec.clone()));
+                self.specs.insert(id, body.clone());
             }
             (_, _) => {}
         }
@@ -198,8 +198,8 @@ impl World {
             let rows = scope.proved().map(|proved| LeafRow::of(*id, proved));
             changes.leaves.extend(rows);
         }
-        for (node, (generation, spec)) in &self.specs {
-            changes.specs.push((*node, *generation, spec.clone()));
+        for (node, set) in &self.specs {
+            changes.specs.push((*node, set.clone()));
         }
         Ok(changes)
     }

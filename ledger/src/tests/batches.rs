@@ -60,7 +60,12 @@ async fn approve(ground: &Ground, batch: &Batch, by: &str, number: u8) -> Result
         .await
 }
 
-async fn queue_in(ground: &Ground, batch: &Batch, kind: &str, key: &str) -> Result<Queued, Error> {
+pub(super) async fn queue_in(
+    ground: &Ground,
+    batch: &Batch,
+    kind: &str,
+    key: &str,
+) -> Result<Queued, Error> {
     let mut run = ground.run(kind, key);
     run.batch_id = Some(batch.id);
     ground.ledger.enqueue(&ground.actor, run).await

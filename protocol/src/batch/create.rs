@@ -21,6 +21,9 @@ pub struct Policy {
     pub approvers: Vec<Approver>,
     /// How many must; 0 when there is none.
     pub quorum: u32,
+    /// How many destructive commands an hour a node takes without a batch, where there are
+    /// approvers (SPEC P4).
+    pub unbatched_destructive_per_hour: u32,
 }
 
 impl Policy {
@@ -54,7 +57,16 @@ impl Policy {
                 format!("must be 1 to the number of approvers, {count}, or 0 without any");
             return invalid("quorum", problem);
         }
-        Ok(Self { approvers, quorum })
+        Ok(Self {
+            approvers,
+            quorum,
+            unbatched_destructive_per_hour: 0,
+        })
+    }
+
+    /// Whether a destructive command needs a batch, whatever the node has taken this hour.
+    pub fn asks_for_a_batch(&self) -> bool {
+        !self.approvers.is_empty() && self.unbatched_destructive_per_hour == 0
     }
 }
 

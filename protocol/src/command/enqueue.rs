@@ -1,6 +1,7 @@
 //! Queue a command (SPEC A1, A2, K1, K4, T1, T3).
 
 use crate::batch::Place;
+use crate::batch::create::Policy;
 use crate::event::{Body, CommandQueued};
 use crate::id::{BatchId, CommandId, NodeId, TenantId};
 use crate::kind::Kind;
@@ -64,6 +65,16 @@ impl Enqueue {
             Some(node) if node.tenant == self.tenant && node.deleted_at.is_none() => Ok(()),
             Some(_) | None => Err(Refusal::UnknownNode(self.node)),
         }
+    }
+
+    /// Whether a destructive command may come without a batch (SPEC P4). Where a node may take a few,
+    /// it is the node that counts them.
+    pub fn is_approvable(&self, policy: &Policy) -> Result<(), Refusal> {
+        if self.kind.destructive && self.batch_id.is_none() && policy.asks_for_a_batch() {
+            let kind = self.kind.name.to_string();
+            return Err(Refusal::BatchRequired { kind });
+        }
+        Ok(())
     }
 
     /// The event that queues the command as the node's next, or why not. `place` is its place in

@@ -56,6 +56,7 @@ fn code(refusal: &Refusal) -> &'static str {
         | Refusal::BatchKeyConflict { .. }
         | Refusal::BatchExpired { .. }
         | Refusal::OutsideBatch { .. }
+        | Refusal::BatchRequired { .. }
         | Refusal::BatchNotApproved { .. }
         | Refusal::BatchRecordedOnly(_)
         | Refusal::ApprovedByCreator { .. }

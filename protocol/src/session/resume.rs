@@ -7,7 +7,7 @@ use crate::command::{Command, State};
 use crate::frame::{Cancel, Frame};
 use crate::id::CommandId;
 
-use super::{Peer, command_frame};
+use super::{Batches, Peer};
 
 /// The frames to send after `Welcome`. `accepted` is what the daemon's journal holds.
 ///
@@ -17,6 +17,7 @@ pub(super) fn frames(
     replay: &[Command],
     accepted: &BTreeSet<CommandId>,
     peer: &Peer,
+    batches: &Batches,
 ) -> Vec<Frame> {
     let mut replay: Vec<_> = replay
         .iter()
@@ -32,7 +33,7 @@ pub(super) fn frames(
     let commands = replay
         .iter()
         .filter(is_sent)
-        .map(|command| command_frame(command));
+        .map(|command| batches.command_frame(command));
     let cancels = replay
         .iter()
         .filter(|command| command.cancel_requested_at.is_some())

@@ -274,7 +274,10 @@ impl State {
                     self.send(place, frame);
                 }
                 Effect::Send(frame) => self.send(place, Some(frame)),
-                Effect::ApplyGeneration(_) | Effect::SendSpec => {}
+                Effect::ApplyGeneration(_)
+                | Effect::SendSpec
+                | Effect::SendTrust { .. }
+                | Effect::RecordTrust(_) => {}
                 Effect::Close(_) => return self.end_session(place),
             }
         }

@@ -1,0 +1,125 @@
+//! Publishing what nodes are to trust (SPEC P1): a new bundle whenever the content differs from
+//! that of the newest.
+
+use ledger_projections::trust;
+use ledger_protocol::batch::create::Policy;
+use ledger_protocol::canonical;
+use ledger_protocol::dsse::{PublicKey, Purpose};
+use ledger_protocol::limits::TRUST_BUNDLE_BYTES_MAX;
+use ledger_protocol::trust::{Published, RootSignature, SignedBundle, TrustBundle, Unbelievable};
+use sqlx::PgPool;
+
+use super::{Signer, SignerError, ask};
+use crate::limits::PUBLISH_ATTEMPTS_MAX;
+
+/// Why nothing was published.
+#[derive(Debug, thiserror::Error)]
+pub enum PublishError {
+    /// Nodes would not believe the next bundle.
+    #[error(
+        "none of the root keys given is one of trust bundle {version}, which nodes believe, so \
+         they would not believe the next one; give one of these along with the new: {}",
+        roots.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    Chain {
+        /// Version of the newest bundle.
+        version: u64,
+        /// Its roots.
+        roots: Vec<PublicKey>,
+    },
+    /// The settings make no bundle, or the newest in the database is none.
+    #[error("what nodes are to trust makes no bundle")]
+    Bundle(#[from] Unbelievable),
+    /// With all its signatures it is too large to be sent.
+    #[error("the trust bundle has {bytes} bytes; the limit is {TRUST_BUNDLE_BYTES_MAX}")]
+    TooLarge {
+        /// Its size, in bytes.
+        bytes: usize,
+    },
+    /// A root did not sign.
+    #[error("the trust bundle is not signed")]
+    Signer(#[from] SignerError),
+    /// The table could not be read or written.
+    #[error("the trust bundles cannot be used")]
+    Projection(#[from] ledger_projections::Error),
+    /// Others published different ones meanwhile, again and again.
+    #[error(
+        "others publish other trust bundles at the same time; is their configuration the same?"
+    )]
+    Contended,
+}
+
+impl From<sqlx::Error> for PublishError {
+    fn from(error: sqlx::Error) -> Self {
+        Self::Projection(error.into())
+    }
+}
+
+impl Signer {
+    /// Publishes what nodes are to trust unless the newest bundle says the same. Answers with the
+    /// newest version. Of several at once, one publishes: a version can be taken once.
+    pub async fn publish(&self, pool: &PgPool, policy: &Policy) -> Result<u64, PublishError> {
+        let mut next = self.content(policy);
+        for _ in 0..PUBLISH_ATTEMPTS_MAX {
+            let mut connection = pool.acquire().await?;
+            let newest = trust::newest(&mut connection).await?;
+            // A root may take its time; nobody's connection waits for it.
+            drop(connection);
+            next.version = 1;
+            if let Some(newest) = newest {
+                let known = TrustBundle::decode(&newest.signed.bundle)?;
+                if known.means(&next) {
+                    return Ok(newest.version);
+                }
+                if !known.roots.iter().any(|root| next.roots.contains(root)) {
+                    let (version, roots) = (newest.version, known.roots);
+                    return Err(PublishError::Chain { version, roots });
+                }
+                next.version = newest.version.saturating_add(1);
+            }
+            next.check_bounds()?;
+            let bundle = Published {
+                version: next.version,
+                signed: self.sign_bundle(&next).await?,
+            };
+            let mut connection = pool.acquire().await?;
+            if trust::publish(&mut connection, &bundle).await? {
+                tracing::info!(version = bundle.version, "a trust bundle is published");
+                return Ok(bundle.version);
+            }
+        }
+        Err(PublishError::Contended)
+    }
+
+    /// The same for the same settings, in whatever order they are given.
+    fn content(&self, policy: &Policy) -> TrustBundle {
+        let mut roots: Vec<_> = self.roots.iter().map(|root| root.public_key()).collect();
+        roots.sort_unstable();
+        let allowance = policy.unbatched_destructive_per_hour;
+        TrustBundle {
+            approvers: policy.approvers.clone(),
+            quorum: policy.quorum,
+            roots,
+            unbatched_destructive_per_hour: allowance,
+            version: 0,
+        }
+    }
+
+    async fn sign_bundle(&self, next: &TrustBundle) -> Result<SignedBundle, PublishError> {
+        let bundle = next.encode().map_err(SignerError::Encode)?;
+        let mut signatures = Vec::with_capacity(self.roots.len());
+        for root in &self.roots {
+            signatures.push(RootSignature {
+                root: root.public_key(),
+                signature: ask(root.as_ref(), Purpose::TrustBundle, &bundle).await?,
+            });
+        }
+        let signed = SignedBundle { bundle, signatures };
+        let bytes = canonical::encode(&signed).map_err(SignerError::Encode)?;
+        let bytes = bytes.len();
+        if bytes > TRUST_BUNDLE_BYTES_MAX {
+            return Err(PublishError::TooLarge { bytes });
+        }
+        Ok(signed)
+    }
+}
