@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 
 use ledger::{Clock, Ledger};
 use ledger_gateway::{CertificateAuthority, Gateway};
-use ledger_protocol::batch::create::Policy;
 use ledger_protocol::kind::Registry;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -16,6 +15,7 @@ use crate::lifecycle::{Endings, Phase, Signals};
 use crate::limits::{CLOSE_POOL_WITHIN, STOP_EDGE_WITHIN, STOP_LEDGER_WITHIN, STOP_WORKERS_WITHIN};
 use crate::postgres;
 use crate::secret::Secret;
+use crate::signing::Signing;
 
 /// One process's hold on the ledger.
 pub(crate) struct Core {
@@ -27,17 +27,23 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    /// Connects as the service and starts the append; whoever proposes no batches has no policy
-    /// for them.
+    /// Connects as the service and starts the append; whoever takes in neither commands nor batches
+    /// signs nothing.
     pub(crate) async fn start(
         url: &Secret,
         connections_max: u32,
-        approval: Policy,
+        signing: Signing,
     ) -> Result<Self, Failure> {
         let pool = postgres::connect(url, connections_max).await?;
+        signing.begin(&pool).await?;
         let phase = Phase::new("the ledger");
         let mut options = ledger::Options::new(Registry::builtin(), Clock::system());
-        options.approval = approval;
+        options.approval = signing.approval;
+        options.signer.clone_from(&signing.signer);
+        if let Some(signer) = signing.signer {
+            let token = phase.token();
+            phase.tasks().spawn(async move { signer.run(token).await });
+        }
         let ledger = Ledger::start(pool, options, phase.tasks(), phase.token())?;
         let random = hex::encode(ledger.new_id_random());
         let holder = format!("{}-{random}", host_name());

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use ledger::{Clock, Ledger, Options, Run};
+use ed25519_dalek::SigningKey;
+use ed25519_dalek::pkcs8::DecodePrivateKey as _;
+use ledger::{Clock, HeldRoot, Ledger, Options, Run, Signer};
 use ledger_protocol::event::Actor;
 use ledger_protocol::kind::Registry;
 use ledger_tests::fleet::{Effects, Fleet, assert_booted};
@@ -36,6 +39,20 @@ const KINDS: [(&str, &str); 6] = [
     ),
     ("node.reboot", "{}"),
 ];
+
+/// Half of the kinds are destructive, and nobody approves batches here.
+const UNBATCHED: [&str; 2] = ["--unbatched-destructive-per-hour", "100000"];
+
+/// What signs as `up` does, whose nodes take nothing else.
+async fn signer(up: &Up) -> Arc<Signer> {
+    let file = Path::new(up.text("dataDir")).join("signing/root.pem");
+    let root = std::fs::read_to_string(file).unwrap();
+    let root = SigningKey::from_pkcs8_pem(&root).unwrap();
+    let root = Arc::new(HeldRoot::new(root));
+    let signer = Arc::new(Signer::new(root, Vec::new(), Clock::system()));
+    assert!(signer.renew().await.unwrap());
+    signer
+}
 
 /// A fleet in which whatever can go wrong does.
 async fn start(up: &Up, state: &Path) -> Fleet {
@@ -75,14 +92,15 @@ fn awaits_a_boot(command: &Value) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s4_every_command_of_a_fleet_that_keeps_dying_ends_once_with_at_most_one_effect() {
     let folder = tempfile::tempdir().unwrap();
-    let up = Up::start(&folder.path().join("up")).await;
+    let up = Up::start_with(&folder.path().join("up"), &UNBATCHED).await;
     let mut fleet = start(&up, &folder.path().join("fleet")).await;
     let random = &mut StdRng::seed_from_u64(SEED);
 
     // A module: the API takes only some of the kinds.
     let pool = ledger::connect(up.text("postgres"), 4).await.unwrap();
     let (tasks, stop) = (TaskTracker::new(), CancellationToken::new());
-    let options = Options::new(Registry::builtin(), Clock::system());
+    let mut options = Options::new(Registry::builtin(), Clock::system());
+    options.signer = Some(signer(&up).await);
     let ledger = Ledger::start(pool.clone(), options, &tasks, stop.clone()).unwrap();
     let actor = Actor::module("fleet");
     for number in 0..COMMANDS {

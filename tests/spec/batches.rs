@@ -130,3 +130,44 @@ async fn p3_a_command_runs_after_two_people_have_signed_what_they_saw() {
     audit(&up, "check").await;
     assert!(up.stop().await.success());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p4_what_destroys_needs_a_batch_and_is_signed() {
+    let folder = folder();
+    let up = Up::start(folder.path()).await;
+    let run = json!({"nodeId": up.node(0), "kind": "node.reboot", "idempotencyKey": "1"});
+    let refused = up.admin.call("commands.run", run).await;
+    assert_eq!(refused.code(), "INVALID_STATE");
+    let details = &refused.body["error"]["details"];
+    assert_eq!(
+        details,
+        &json!({"reason": "batch-required", "kind": "node.reboot"})
+    );
+    let node = json!({"nodeId": up.node(0)});
+    let node = up.admin.call("nodes.get", node).await.ok();
+    assert_eq!(node["trust"]["newest"], 1, "{node}");
+
+    // The root stays with its folder, and nobody else reads it.
+    let root = folder.path().join("signing/root.pem");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&root.metadata().unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let ended = up.run(0, "inventory.refresh", "2").await;
+    assert_eq!(up.settled(&ended).await["state"], "succeeded");
+    audit(&up, "check").await;
+
+    // A service that signs nothing, or with a root that nodes do not know, does not start.
+    let other = folder.path().join("other.pem");
+    let other = other.to_str().unwrap();
+    Process::output(&["batch", "keygen", "--out", other]).await;
+    for (more, part) in [
+        (&[][..], "give --command-root"),
+        (&["--command-root", other][..], "trust bundle 1"),
+    ] {
+        let serve = ["serve", "--listen", "127.0.0.1:0", "--postgres"];
+        let serve = [&serve[..], &[up.text("postgres")], more].concat();
+        let mut serve = Process::start(&serve);
+        assert!(!serve.ended().await.success(), "it serves with {more:?}");
+        let told = serve.tail();
+        assert!(told.contains(part), "{told}");
+    }
+}

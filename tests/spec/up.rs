@@ -157,7 +157,8 @@ fn the_truth(result: &Value) {
 #[tokio::test(flavor = "multi_thread")]
 async fn k7_a_reboot_ends_as_succeeded_under_a_new_boot_id() {
     let folder = folder();
-    let up = Up::start(folder.path()).await;
+    let unbatched = ["--unbatched-destructive-per-hour", "9"];
+    let up = Up::start_with(folder.path(), &unbatched).await;
     let node = async || {
         up.admin
             .call("nodes.get", json!({"nodeId": up.node(0)}))

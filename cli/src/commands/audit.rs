@@ -125,6 +125,7 @@ fn tell_checked(checked: &Checked, json: bool, output: &mut Output) -> Result<()
         live,
         violations,
         violations_total: total,
+        broken_trust,
     } = checked;
     if json {
         let violations: Vec<_> = violations
@@ -143,17 +144,22 @@ fn tell_checked(checked: &Checked, json: bool, output: &mut Output) -> Result<()
             "live": live,
             "violationsTotal": total,
             "violations": violations,
+            "brokenTrust": broken_trust.as_ref().map(ToString::to_string),
         }))?;
     } else {
+        if let Some(broken) = broken_trust {
+            output.line(&printable(&broken.to_string()))?;
+        }
         for violation in violations {
             output.line(&printable(&violation.to_string()))?;
         }
     }
     if !checked.is_clean() {
         let shown = violations.len();
-        return Err(Failure::failed(format!(
-            "the log breaks its rules ({total} violations, {shown} shown)"
-        )));
+        return Err(Failure::failed(match broken_trust {
+            Some(_) if *total == 0 => "the trust bundles beside the log are no chain".to_owned(),
+            _ => format!("the log breaks its rules ({total} violations, {shown} shown)"),
+        }));
     }
     if !json {
         output.line(&format!(

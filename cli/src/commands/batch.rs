@@ -17,9 +17,9 @@ use ledger_protocol::time::Timestamp;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::approvers;
 use crate::client::{Client, TenantOptions};
 use crate::exit::{Failure, Meaning};
+use crate::key_file;
 use crate::limits::{PAGE_ITEMS, SCOPE_FILE_BYTES_MAX};
 use crate::output::Output;
 
@@ -100,7 +100,7 @@ enum Verb {
 /// Does what the verb says.
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
     match options.verb {
-        Verb::Keygen { out } => output.line(&approvers::base64(&approvers::generate(&out)?)),
+        Verb::Keygen { out } => output.line(&key_file::base64(&key_file::generate(&out)?)),
         Verb::Propose {
             reason,
             command,
@@ -144,7 +144,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             shown.print(output)
         }
         Verb::Approve { batch, key, common } => {
-            let key = approvers::private_key(&key)?;
+            let key = key_file::private_key(&key)?;
             let shown = Shown::fetch(batch, &common).await?;
             if !common.json {
                 shown.print(output)?;
@@ -153,7 +153,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             let input = json!({
                 "tenantId": common.tenant,
                 "batchId": batch,
-                "publicKey": approvers::base64(&PublicKey::of(&key)),
+                "publicKey": key_file::base64(&PublicKey::of(&key)),
                 "signature": STANDARD.encode(signature),
             });
             let approved = common.call("approve", &input).await?;
@@ -171,7 +171,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             quorum,
             common,
         } => {
-            let trusted = key.iter().map(|path| approvers::public_key(path));
+            let trusted = key.iter().map(|path| key_file::public_key(path));
             let trusted = trusted.collect::<Result<BTreeSet<_>, Failure>>()?;
             let shown = Shown::fetch(batch, &common).await?;
             shown.verify(&trusted, quorum, common.json, output)

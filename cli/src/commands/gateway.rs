@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use clap::Args;
 use ledger_gateway::CertificateAuthority;
-use ledger_protocol::batch::create::Policy;
 
 use crate::exit::{Failure, LISTEN_ELSEWHERE, Meaning};
 use crate::gateway_at;
@@ -16,6 +15,7 @@ use crate::nats;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
 use crate::service::{Core, Service, host_name, listen, raise_open_files};
+use crate::signing::Signing;
 
 /// Hold one session per node, deliver its commands in order, and let new nodes join.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let core = Core::start(
         &options.postgres.postgres,
         options.connections,
-        Policy::default(),
+        Signing::default(),
     )
     .await?;
     let listener = listen(options.listen).await;

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::Args;
+use ledger::Clock;
 use ledger_protocol::batch::create::Policy;
 
 use crate::approvers;
@@ -15,6 +16,7 @@ use crate::nats;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
 use crate::service::{Core, Service, listen, raise_open_files};
+use crate::signing::{self, Allowance, Signing};
 
 /// Serve the HTTP API and publish the log to NATS.
 ///
@@ -49,6 +51,13 @@ pub(crate) struct Options {
     /// only
     #[arg(long, value_name = "FILE")]
     approvers: Option<PathBuf>,
+    /// Private key of a root that signs for this service, Ed25519 in PEM (`batch keygen` makes one);
+    /// may be repeated: the first certifies the keys that sign commands, the others are believed too
+    /// and sign what nodes are to trust, so that roots can be exchanged. Without it nothing is signed
+    #[arg(long, value_name = "FILE")]
+    command_root: Vec<PathBuf>,
+    #[command(flatten)]
+    allowance: Allowance,
     /// Connections to Postgres
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(2..=500))]
@@ -70,8 +79,17 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         Some(path) => approvers::read_policy(path)?,
         None => Policy::default(),
     };
+    let signing = Signing {
+        approval: options.allowance.in_policy(approval),
+        signer: signing::signer(&options.command_root, &Clock::system())?,
+    };
+    let signs = signing.signer.is_some();
     let (postgres, connections) = (&options.postgres.postgres, options.connections);
-    let core = Core::start(postgres, connections, approval).await?;
+    let core = Core::start(postgres, connections, signing).await?;
+    if !signs {
+        signing::check_unsigned(core.ledger.pool()).await?;
+        tracing::warn!("no --command-root: commands are not signed");
+    }
     let listener = listen(options.listen).await;
     let listener = listener.map_err(|failure| failure.advised(LISTEN_ELSEWHERE))?;
 

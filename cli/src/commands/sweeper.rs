@@ -1,13 +1,13 @@
 //! `sweeper`: enforces the deadlines.
 
 use clap::Args;
-use ledger_protocol::batch::create::Policy;
 
 use crate::exit::Failure;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::CONNECTIONS_DEFAULT;
 use crate::postgres::PostgresOption;
 use crate::service::{Core, Service};
+use crate::signing::Signing;
 
 /// End commands whose deadline has passed, every 5 s; of several sweepers one leads.
 #[derive(Debug, Args)]
@@ -22,7 +22,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let core = Core::start(
         &options.postgres.postgres,
         CONNECTIONS_DEFAULT,
-        Policy::default(),
+        Signing::default(),
     )
     .await?;
     let service = Service::new(core);

@@ -12,6 +12,7 @@ use crate::nats;
 use crate::output::Output;
 use crate::secret::Secret;
 use crate::service::{raise_open_files, until_told};
+use crate::signing::Allowance;
 use crate::up::{Home, Plan, Ready, Town};
 
 /// Run everything on this machine: Postgres, NATS, the service, and nodes that are this machine.
@@ -40,6 +41,8 @@ pub(crate) struct Options {
     /// URL of a NATS to use instead of an own one
     #[arg(long, value_name = "URL")]
     nats: Option<Secret>,
+    #[command(flatten)]
+    allowance: Allowance,
 }
 
 /// Runs until a signal.
@@ -53,6 +56,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         port: options.port,
         postgres: options.postgres,
         nats: options.nats,
+        allowance: options.allowance,
     };
     let mut town = Town::new();
     let (endings, mut ended) = endings();

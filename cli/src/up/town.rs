@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
+use ledger::Clock;
 use ledger_api::auth::{Grant, NewToken, create_tenant, create_token};
 use ledger_gateway::CertificateAuthority;
 use ledger_nats::STREAM;
@@ -17,10 +18,10 @@ use super::agents;
 use super::fleet::Fleet;
 use super::home::Home;
 use super::servers::{self, PostgresAt};
-use crate::approvers;
 use crate::client::{ApiError, ApiOptions, Client};
 use crate::commands::migrate;
 use crate::exit::Failure;
+use crate::key_file;
 use crate::lifecycle::{Endings, Phase};
 use crate::limits::{
     UP_CERTIFICATE_SECONDS, UP_CONNECTIONS, UP_LOOK_EVERY, UP_STOP_EDGE_WITHIN,
@@ -30,6 +31,7 @@ use crate::limits::{
 use crate::nats;
 use crate::secret::Secret;
 use crate::service::{Core, Service, listen};
+use crate::signing::{self, Allowance, Signing};
 
 /// What the tenant and the identity of the admin token are called.
 const TENANT: &str = "default";
@@ -41,6 +43,8 @@ const SOURCE: &str = "/command-ledger/up";
 /// People who may approve batches, and how many of them must.
 const APPROVERS: [&str; 3] = ["approver-1", "approver-2", "approver-3"];
 const QUORUM: u32 = 2;
+/// The key of the root that signs commands, in a folder of its own.
+const ROOT: &str = "root.pem";
 /// The authority's certificate, beside its key.
 const AUTHORITY_CERTIFICATE: &str = "node-ca.pem";
 
@@ -52,6 +56,7 @@ pub(crate) struct Plan {
     pub(crate) port: Option<u16>,
     pub(crate) postgres: Option<Secret>,
     pub(crate) nats: Option<Secret>,
+    pub(crate) allowance: Allowance,
 }
 
 /// What runs, once everything does.
@@ -100,7 +105,11 @@ impl Town {
         let (postgres, nats) = self.start_servers(plan, home).await?;
         migrate::migrate(&postgres.owner).await?;
         let (approval, approvers) = people(home)?;
-        let mut core = Core::start(&postgres.service, UP_CONNECTIONS, approval).await?;
+        let signing = Signing {
+            approval: plan.allowance.in_policy(approval),
+            signer: signing::signer(&[root(home)?], &Clock::system())?,
+        };
+        let mut core = Core::start(&postgres.service, UP_CONNECTIONS, signing).await?;
         core.holder = home.lease_holder(core.ledger.new_id_random());
         let service = self.service.insert(Service::new(core));
 
@@ -206,6 +215,15 @@ impl Town {
     }
 }
 
+/// The file of the root that signs for this folder's service; its key is made unless it is there.
+fn root(home: &Home) -> Result<PathBuf, Failure> {
+    let folder = home.folder().join("signing");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(ROOT);
+    key_file::public_key_or_new(&path)?;
+    Ok(path)
+}
+
 /// The approvers of this folder; their keys are made unless they are there.
 fn people(home: &Home) -> Result<(Policy, Vec<(String, PathBuf)>), Failure> {
     let folder = home.folder().join("approvers");
@@ -214,11 +232,7 @@ fn people(home: &Home) -> Result<(Policy, Vec<(String, PathBuf)>), Failure> {
     let mut files = Vec::with_capacity(APPROVERS.len());
     for name in APPROVERS {
         let (name, path) = (name.to_owned(), folder.join(format!("{name}.pem")));
-        let key = if path.exists() {
-            approvers::public_key(&path)?
-        } else {
-            approvers::generate(&path)?
-        };
+        let key = key_file::public_key_or_new(&path)?;
         let approver = Approver {
             key,
             name: name.clone(),

@@ -1,0 +1,85 @@
+//! What a service signs with: its root keys, and the settings that nodes learn (SPEC P1, P4).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use ledger::{Clock, HeldRoot, PublishError, RootKey, Signer};
+use ledger_projections::trust;
+use ledger_protocol::batch::create::Policy;
+use sqlx::PgPool;
+
+use crate::exit::{Failure, Meaning};
+use crate::key_file;
+
+/// How many destructive commands go without a batch.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Allowance {
+    /// Destructive commands that a node takes in an hour without a batch, where there are approvers;
+    /// with 0 each needs one
+    #[arg(long, value_name = "COMMANDS", default_value_t = 0)]
+    unbatched_destructive_per_hour: u32,
+}
+
+impl Allowance {
+    /// The policy with this allowance.
+    pub(crate) fn in_policy(self, mut policy: Policy) -> Policy {
+        policy.unbatched_destructive_per_hour = self.unbatched_destructive_per_hour;
+        policy
+    }
+}
+
+/// What a process that takes commands in is given.
+#[derive(Debug, Default)]
+pub(crate) struct Signing {
+    /// Who approves batches.
+    pub(crate) approval: Policy,
+    /// What signs; nothing is signed without.
+    pub(crate) signer: Option<Arc<Signer>>,
+}
+
+/// The signer that these files' keys make: the first signs, the others are believed too. None
+/// without files.
+pub(crate) fn signer(files: &[PathBuf], clock: &Clock) -> Result<Option<Arc<Signer>>, Failure> {
+    let mut roots: Vec<Arc<dyn RootKey>> = Vec::with_capacity(files.len());
+    for file in files {
+        let root = HeldRoot::new(key_file::private_key(file)?);
+        roots.push(Arc::new(root));
+    }
+    let mut roots = roots.into_iter();
+    let first = roots.next();
+    Ok(first.map(|first| Arc::new(Signer::new(first, roots.collect(), clock.clone()))))
+}
+
+impl Signing {
+    /// Publishes what nodes are to trust, and has a worker key certified. Commands wait for neither
+    /// later.
+    pub(crate) async fn begin(&self, pool: &PgPool) -> Result<(), Failure> {
+        let Some(signer) = &self.signer else {
+            return Ok(());
+        };
+        match signer.publish(pool, &self.approval).await {
+            Err(error @ (PublishError::Chain { .. } | PublishError::Bundle(_))) => {
+                Err(error).or_usage("--command-root cannot be used")?;
+            }
+            published => _ = published?,
+        }
+        if let Err(error) = signer.renew().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "no command is taken in before a root has signed");
+        }
+        Ok(())
+    }
+}
+
+/// Refuses to take in unsigned what nodes would refuse: they never go back to that.
+pub(crate) async fn check_unsigned(pool: &PgPool) -> Result<(), Failure> {
+    let newest = trust::newest(&mut *pool.acquire().await?).await?;
+    newest.map_or(Ok(()), |newest| {
+        let version = newest.version;
+        Err(Failure::usage(format!(
+            "nodes believe trust bundle {version} and would refuse every command that is not signed; \
+             give --command-root"
+        )))
+    })
+}
