@@ -1,6 +1,6 @@
 //! The log, held against what must hold of any log (SPEC sections 1, 2, 5 and 6).
 
-use ledger_protocol::invariants::{Checker, Violation};
+use ledger_protocol::invariants::{BrokenChain, Checker, Violation, roots};
 use ledger_protocol::kind::Registry;
 use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
 use sqlx::PgPool;
@@ -9,6 +9,7 @@ use crate::Error;
 use crate::error::database;
 use crate::limits::{LOOK_SECONDS, SWEEP_LATE_SECONDS, VIOLATIONS_MAX};
 use crate::log;
+use crate::trust;
 
 /// The answer of a check. The log keeps every rule when `violations_total` is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,12 +25,15 @@ pub struct Checked {
     pub violations: Vec<Violation>,
     /// How many there are.
     pub violations_total: u64,
+    /// Why nodes could not follow the published trust bundles (SPEC P1). Signatures are not looked at
+    /// then.
+    pub broken_trust: Option<BrokenChain>,
 }
 
 impl Checked {
     /// Whether no rule is broken.
     pub fn is_clean(&self) -> bool {
-        self.violations_total == 0
+        self.violations_total == 0 && self.broken_trust.is_none()
     }
 
     fn add(&mut self, found: Vec<Violation>) {
@@ -41,6 +45,7 @@ impl Checked {
 
 /// Checks every event of the log against the protocol's invariants, with a fold that is not the one
 /// that decided them, and looks for commands that should have ended by now, which is the database's.
+/// What is signed is held against the roots of the trust bundles that stand beside the log.
 /// `kinds` says which kinds are registered (SPEC K2).
 ///
 /// Some hundred bytes are held for each command. An error means that the log itself is not sound.
@@ -49,6 +54,11 @@ pub async fn check(pool: &PgPool, kinds: &Registry) -> Result<Checked, Error> {
     let micros = |seconds: u32| i64::from(seconds) * MICROS_PER_SECOND;
     let mut rules = Checker::new(micros(LOOK_SECONDS));
     let mut checked = Checked::default();
+    let bundles = trust::read_all(&mut snapshot).await?;
+    match roots(&bundles) {
+        Ok(roots) => rules.trust(roots),
+        Err(broken) => checked.broken_trust = Some(broken),
+    }
     checked.events = log::read(&mut snapshot, |stored| {
         checked.add(rules.observe(stored.position, &stored.event));
         Ok(())

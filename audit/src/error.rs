@@ -56,6 +56,9 @@ pub enum Error {
         #[source]
         source: canonical::Error,
     },
+    /// The trust bundles beside the log cannot be read.
+    #[error("the trust bundles beside the log cannot be read")]
+    Trust(#[source] ledger_projections::Error),
     /// The database refused or did not answer.
     #[error("the database refused or did not answer")]
     Database(#[from] sqlx::Error),

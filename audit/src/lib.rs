@@ -17,6 +17,7 @@ mod scopes;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 pub use check::{Checked, check};
 pub use error::Error;

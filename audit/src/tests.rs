@@ -1,7 +1,9 @@
 //! Against a real Postgres: an honest ledger, and every way to tamper with it.
 
+use std::sync::Arc;
+
 use ed25519_dalek::SigningKey;
-use ledger::{Clock, Ledger, Options, Propose, Run};
+use ledger::{Clock, HeldRoot, Ledger, Options, Propose, RootKey, Run, Signer};
 use ledger_protocol::batch::create::Policy;
 use ledger_protocol::batch::{Batch, Leaf};
 use ledger_protocol::canonical;
@@ -9,6 +11,7 @@ use ledger_protocol::dsse::{PublicKey, Purpose, sign};
 use ledger_protocol::event::{Actor, Approver, NodeCertified, NodeRegistered, NodeSpecSet};
 use ledger_protocol::frame::{Update, UpdateState};
 use ledger_protocol::id::{BatchId, CommandId, JournalId, NodeId, TenantId};
+use ledger_protocol::invariants::Rule;
 use ledger_protocol::kind::{Registry, Role};
 use ledger_protocol::node::OpenSession;
 use ledger_protocol::time::Timestamp;
@@ -19,7 +22,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::tables::{KeyRow, Row, SpecRow};
-use crate::{Error, Report, replay};
+use crate::{Checked, Error, Report, check, replay};
 use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
 
 fn approver() -> SigningKey {
@@ -32,15 +35,23 @@ struct World {
     actor: Actor,
 }
 
+const NOW: Timestamp = Timestamp::from_micros(1_764_490_000_000_000);
+
 impl World {
     fn new(pool: PgPool) -> Self {
-        let clock = Clock::manual(Timestamp::from_micros(1_764_490_000_000_000));
+        Self::signing(pool, None)
+    }
+
+    /// A ledger that signs, where there is a signer.
+    fn signing(pool: PgPool, signer: Option<Arc<Signer>>) -> Self {
+        let clock = Clock::manual(NOW);
         let mut options = Options::new(Registry::builtin(), clock);
         let approver = Approver {
             key: PublicKey::of(&approver()),
             name: "grace".to_owned(),
         };
         options.approval = Policy::new(vec![approver], 1).unwrap();
+        options.signer = signer;
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
         let ledger = Ledger::start(pool, options, &tasks, shutdown).unwrap();
         Self {
@@ -329,6 +340,7 @@ async fn l7_every_row_that_was_tampered_with_is_found_and_named(pool: PgPool) {
         ("nodes", "snapshot = '\\xc1'".into(), "snapshot"),
         ("node_specs", "generation = 2".into(), "generation"),
         ("node_specs", "spec = '\\x81a16102'".into(), "spec.a"),
+        ("node_specs", "signed = '\\x80'".into(), "signed"),
         ("commands_live", format!("node = {zero}"), "node"),
         ("commands_live", "seq = seq + 100".into(), "seq"),
         ("commands_live", "lane = 'bulk'".into(), "lane"),
@@ -627,4 +639,48 @@ async fn p3_a_scope_that_was_tampered_with_is_found(pool: PgPool) {
     sql(&pool, "UPDATE batches SET approved = NOT approved").await;
     let report = replay(&pool).await.unwrap();
     assert_eq!(places(&report), [("batches", "approved")]);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p1_what_is_signed_is_held_against_the_roots_that_were_published(pool: PgPool) {
+    let root = |number: u8| -> Arc<dyn RootKey> {
+        Arc::new(HeldRoot::new(SigningKey::from_bytes(&[number; 32])))
+    };
+    let signer = Arc::new(Signer::new(root(21), Vec::new(), Clock::manual(NOW)));
+    signer.renew().await.unwrap();
+    World::signing(pool.clone(), Some(signer.clone()))
+        .live_a_little()
+        .await;
+    let kinds = Registry::builtin();
+    // Without a bundle there is nothing to hold it against.
+    let policy = Policy::default();
+    assert_eq!(broken(&check(&pool, &kinds).await.unwrap()), 0);
+    signer.publish(&pool, &policy).await.unwrap();
+    assert_eq!(broken(&check(&pool, &kinds).await.unwrap()), 0);
+
+    // Another root's bundle in its place: no signature holds, neither of commands nor of the state.
+    sql(&pool, "DELETE FROM trust_bundles").await;
+    let other = Signer::new(root(22), Vec::new(), Clock::manual(NOW));
+    other.publish(&pool, &policy).await.unwrap();
+    let signed = sqlx::query_scalar("SELECT count(*) FROM command_keys");
+    let signed: i64 = signed.fetch_one(&pool).await.unwrap();
+    let checked = check(&pool, &kinds).await.unwrap();
+    assert_eq!(broken(&checked), usize::try_from(signed).unwrap() + 1);
+
+    sql(&pool, "UPDATE trust_bundles SET version = 2").await;
+    let checked = check(&pool, &kinds).await.unwrap();
+    assert_eq!(
+        checked.broken_trust.as_ref().map(|broken| broken.version),
+        Some(2)
+    );
+    assert!(!checked.is_clean());
+}
+
+/// Signatures that do not hold.
+fn broken(checked: &Checked) -> usize {
+    let signatures = checked
+        .violations
+        .iter()
+        .filter(|found| matches!(found.rule, Rule::Signature { .. }));
+    signatures.count()
 }

@@ -1,4 +1,4 @@
-//! What must hold of any log, checked from the log alone (SPEC L1, S1–S4, K3, D2, D3, T1, T2, P3).
+//! What must hold of any log, checked from the log alone (SPEC L1, S1–S4, K3, D2, D3, T1, T2, P1, P3).
 //!
 //! A [`Checker`] is fed the events in the order of their positions and says what is wrong with
 //! each. It keeps a fold of its own, much smaller than [`crate::command::Command::evolve`] and
@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::dsse::PublicKey;
 use crate::event::{Body, Event, Outcome, Stream};
 use crate::id::{BatchId, CommandId, NodeId};
 use crate::kind::{Lane, Registry};
@@ -23,10 +24,12 @@ mod dispatch;
 mod node;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use batch::TrackedBatch;
 use command::Tracked;
 use node::TrackedNode;
+pub use trust::{BrokenChain, roots};
 
 /// A rule that an event breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
@@ -183,6 +186,12 @@ pub enum Rule {
         /// By when it was to have ended.
         until: Timestamp,
     },
+    /// What is signed is signed by a worker key under a published root (SPEC P1, P5).
+    #[error("P1: what the event says {why}")]
+    Signature {
+        /// What is wrong.
+        why: String,
+    },
     /// What is due goes out to a connected node with room in the lane (SPEC D3).
     #[error("D3: due since {since}, with room in its lane, and not dispatched")]
     LeftWaiting {
@@ -225,6 +234,8 @@ pub struct Checker {
     nodes: BTreeMap<NodeId, TrackedNode>,
     commands: BTreeMap<CommandId, Tracked>,
     batches: BTreeMap<BatchId, TrackedBatch>,
+    /// Roots that signatures are held against.
+    roots: Vec<PublicKey>,
     found: Vec<Violation>,
 }
 
@@ -239,6 +250,7 @@ impl Checker {
             nodes: BTreeMap::new(),
             commands: BTreeMap::new(),
             batches: BTreeMap::new(),
+            roots: Vec::new(),
             found: Vec::new(),
         }
     }
@@ -257,6 +269,7 @@ impl Checker {
             let given = event.version;
             self.breaks(position, event.stream, Rule::Version { before, given });
         }
+        self.check_signature(event);
         match event.stream {
             Stream::Command(id) => self.command_event(id, event),
             Stream::Node(id) => self.node_event(id, event),
