@@ -29,7 +29,7 @@ pub const WORKER_LOOK_EVERY: Duration = Duration::from_secs(30);
 /// First wait before a root that did not sign is asked again; the waits double.
 pub const WORKER_RETRY_MIN: Duration = Duration::from_secs(1);
 /// Longest wait before a root that did not sign is asked again.
-pub const WORKER_RETRY_MAX: Duration = Duration::from_secs(60);
+pub const WORKER_RETRY_MAX: Duration = Duration::from_mins(1);
 /// Longest wait for a root's signature.
 pub const ROOT_WITHIN: Duration = Duration::from_secs(10);
 /// Tries to publish a trust bundle, each lost to another who published one.

@@ -249,11 +249,21 @@ fn sign(body: &mut Body, stream: Stream, options: &Options, now: Timestamp) -> R
         (Body::CommandQueued(queued), Stream::Command(id)) => {
             let intent = intent::of_command(&session::command(id, queued))?;
             let until = Some(queued.not_after);
-            queued.signed = Some(signer.sign(Purpose::Command, &intent, now, until)?);
+            queued.signed = Some(Box::new(signer.sign(
+                Purpose::Command,
+                &intent,
+                now,
+                until,
+            )?));
         }
         (Body::NodeSpecSet(set), Stream::Node(node)) => {
             let intent = intent::of_spec(node, set.generation, &set.spec)?;
-            set.signed = Some(signer.sign(Purpose::DesiredState, &intent, now, None)?);
+            set.signed = Some(Box::new(signer.sign(
+                Purpose::DesiredState,
+                &intent,
+                now,
+                None,
+            )?));
         }
         (_, _) => {}
     }

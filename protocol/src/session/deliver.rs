@@ -85,7 +85,7 @@ impl Batches {
             .zip(queued.batch_inclusion.clone())
             .map(|(batch, inclusion)| BatchProof::of(batch, inclusion));
         Frame::Command(Command {
-            batch: proof,
+            batch: proof.map(Box::new),
             ..self::command(command.id, queued)
         })
     }
