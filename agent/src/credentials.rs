@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use ledger_protocol::daemon::Pins;
 use ledger_protocol::frame::{JOIN_PATH, JoinRequest, JoinResponse};
 use ledger_protocol::id::NodeId;
 use ledger_protocol::kind::Role;
@@ -33,6 +34,8 @@ pub struct Credentials {
     pub certificate: String,
     /// The node's private key, PEM.
     pub key: String,
+    /// The roots that it trusts; none for a node that joined where nothing is signed (SPEC P1).
+    pub pins: Option<Pins>,
 }
 
 impl fmt::Debug for Credentials {
@@ -46,12 +49,36 @@ impl fmt::Debug for Credentials {
 
 /// What is kept on disk beside the key; in one file, so that a crash leaves all of it or nothing.
 #[derive(Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+// A field that is not known may be one whose name was damaged, and pins must not get lost like that.
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Kept {
     node_id: NodeId,
     role: Role,
     certificate: String,
     ca_certificate: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    trust: Option<Pins>,
+}
+
+impl Kept {
+    fn read(dir: &StateDir) -> Result<Option<Self>, Error> {
+        let Some(bytes) = dir.read(IDENTITY_FILE, FILE_BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let kept = serde_json::from_slice(&bytes);
+        kept.map(Some).map_err(|_| unreadable(dir, IDENTITY_FILE))
+    }
+
+    fn write(&self, dir: &StateDir) -> Result<(), Error> {
+        let kept = serde_json::to_vec_pretty(self).map_err(|_| unreadable(dir, IDENTITY_FILE))?;
+        dir.write(IDENTITY_FILE, &kept)
+    }
+}
+
+fn unreadable(dir: &StateDir, name: &str) -> Error {
+    Error::Unreadable {
+        path: dir.path().join(name),
+    }
 }
 
 impl Credentials {
@@ -80,7 +107,14 @@ impl Credentials {
         };
         let config = tls::client_config(ca_certificate, None, clock)?;
         let answer = post(gateway, config, &request).await?;
+        // A node that was once given a broken bundle would not know that it should have one.
+        let trust = answer.trust.map(|trust| trust.begin()).transpose();
+        let trust = trust.map_err(|source| Error::JoinUnbelievable {
+            gateway: gateway.to_string(),
+            source,
+        })?;
         let joined = Self {
+            pins: trust.as_ref().map(Pins::of),
             node_id: answer.node_id,
             role: answer.role,
             ca_certificate: answer.ca_certificate,
@@ -94,20 +128,17 @@ impl Credentials {
 
     /// What the folder holds; `None` when the node never joined.
     pub fn load(dir: &StateDir) -> Result<Option<Self>, Error> {
-        let Some(kept) = dir.read(IDENTITY_FILE, FILE_BYTES_MAX)? else {
+        let Some(kept) = Kept::read(dir)? else {
             return Ok(None);
         };
-        let unreadable = |name: &str| Error::Unreadable {
-            path: dir.path().join(name),
-        };
-        let kept: Kept = serde_json::from_slice(&kept).map_err(|_| unreadable(IDENTITY_FILE))?;
-        let key = Self::load_key(dir)?.ok_or_else(|| unreadable(KEY_FILE))?;
+        let key = Self::load_key(dir)?.ok_or_else(|| unreadable(dir, KEY_FILE))?;
         Ok(Some(Self {
             node_id: kept.node_id,
             role: kept.role,
             ca_certificate: kept.ca_certificate,
             certificate: kept.certificate,
             key,
+            pins: kept.trust,
         }))
     }
 
@@ -132,11 +163,16 @@ impl Credentials {
             role: self.role,
             certificate: self.certificate.clone(),
             ca_certificate: self.ca_certificate.clone(),
+            trust: self.pins.clone(),
         };
-        let kept = serde_json::to_vec_pretty(&kept).map_err(|_| Error::Unreadable {
-            path: dir.path().join(IDENTITY_FILE),
-        })?;
-        dir.write(IDENTITY_FILE, &kept)
+        kept.write(dir)
+    }
+
+    /// Pins roots in the place of those that were pinned before.
+    pub(crate) fn pin(dir: &StateDir, pins: Pins) -> Result<(), Error> {
+        let mut kept = Kept::read(dir)?.ok_or(Error::NotJoined)?;
+        kept.trust = Some(pins);
+        kept.write(dir)
     }
 
     pub(crate) fn client_config(&self, clock: &Clock) -> Result<rustls::ClientConfig, Error> {

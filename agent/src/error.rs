@@ -166,6 +166,16 @@ pub enum Error {
         /// The gateway.
         gateway: String,
     },
+    /// The gateway let the node join with a trust bundle that is none.
+    #[error(
+        "{gateway} let the node join with a trust bundle that cannot be believed; nothing was kept of it"
+    )]
+    JoinUnbelievable {
+        /// The gateway.
+        gateway: String,
+        /// Why.
+        source: ledger_protocol::trust::Unbelievable,
+    },
     /// No connection to the gateway.
     #[error("cannot connect to {gateway}")]
     GatewayUnreachable {

@@ -1,7 +1,7 @@
 //! A gateway that a test plays: real TLS, real WebSocket, and no ledger behind it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -12,6 +12,7 @@ use ledger_protocol::frame::{
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::kind::{Registry, Role};
 use ledger_protocol::time::Timestamp;
+use ledger_protocol::trust::SignedBundle;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, CertifiedIssuer, IsCa,
     KeyPair,
@@ -85,6 +86,8 @@ pub(crate) struct FakeGateway {
     port: u16,
     pub(crate) ca_certificate: String,
     sessions: mpsc::Receiver<Session>,
+    /// What a join answers with.
+    pub(crate) trust: Arc<Mutex<Option<SignedBundle>>>,
     /// Requests for a session are answered with this HTTP status; 101 opens one.
     pub(crate) status: Arc<AtomicU16>,
     _accepting: JoinSet<()>,
@@ -94,7 +97,7 @@ pub(crate) struct Session {
     pub(crate) hello: Hello,
     socket: WebSocketStream<TlsStream<TcpStream>>,
     /// Of frames that came with others.
-    updates: std::collections::VecDeque<Update>,
+    pub(crate) updates: std::collections::VecDeque<Update>,
 }
 
 struct Authority {
@@ -114,6 +117,8 @@ impl FakeGateway {
         let ca_certificate = authority.issuer.pem();
         let (sender, sessions) = mpsc::channel(256);
         let status = Arc::new(AtomicU16::new(101));
+        let trust = Arc::new(Mutex::new(None));
+        let joined_with = trust.clone();
         let mut accepting = JoinSet::new();
         let answered_with = status.clone();
         accepting.spawn(async move {
@@ -122,8 +127,9 @@ impl FakeGateway {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (authority, sender) = (authority.clone(), sender.clone());
                 let status = answered_with.clone();
+                let trust = joined_with.clone();
                 connections.spawn(async move {
-                    if let Some(session) = answer(&authority, stream, &status).await {
+                    if let Some(session) = answer(&authority, stream, &status, &trust).await {
                         let _ = sender.send(session).await;
                     }
                 });
@@ -133,6 +139,7 @@ impl FakeGateway {
             port,
             ca_certificate,
             sessions,
+            trust,
             status,
             _accepting: accepting,
         }
@@ -282,7 +289,12 @@ fn authority(validity: Validity) -> Authority {
 }
 
 /// Answers one request: a join, or one that becomes a session.
-async fn answer(authority: &Authority, stream: TcpStream, status: &AtomicU16) -> Option<Session> {
+async fn answer(
+    authority: &Authority,
+    stream: TcpStream,
+    status: &AtomicU16,
+    trust: &Mutex<Option<SignedBundle>>,
+) -> Option<Session> {
     let mut stream = authority.acceptor.accept(stream).await.ok()?;
     let mut request = Vec::new();
     let head_end = loop {
@@ -304,7 +316,8 @@ async fn answer(authority: &Authority, stream: TcpStream, status: &AtomicU16) ->
         while request.len() < head_end + length {
             stream.read_buf(&mut request).await.unwrap();
         }
-        let (status, body) = join(authority, &request[head_end..]);
+        let trust = trust.lock().unwrap().clone();
+        let (status, body) = join(authority, &request[head_end..], trust);
         let length = body.len();
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
@@ -348,7 +361,7 @@ async fn answer(authority: &Authority, stream: TcpStream, status: &AtomicU16) ->
     })
 }
 
-fn join(authority: &Authority, body: &[u8]) -> (&'static str, String) {
+fn join(authority: &Authority, body: &[u8], trust: Option<SignedBundle>) -> (&'static str, String) {
     let request: JoinRequest = serde_json::from_slice(body).unwrap();
     if request.token != TOKEN {
         let message = "the join token is unknown";
@@ -359,7 +372,7 @@ fn join(authority: &Authority, body: &[u8]) -> (&'static str, String) {
     let csr = CertificateSigningRequestParams::from_pem(&request.csr).unwrap();
     let certificate = csr.signed_by(&authority.issuer).unwrap();
     let response = JoinResponse {
-        trust: None,
+        trust,
         ca_certificate: authority.issuer.pem(),
         certificate: certificate.pem(),
         node_id: node_id(),

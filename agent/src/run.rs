@@ -133,6 +133,7 @@ pub async fn live(options: &AgentOptions, shutdown: &CancellationToken) -> Resul
         node_id: credentials.node_id,
         role: options.role.unwrap_or(credentials.role),
         kinds: Arc::new(kinds),
+        pins: credentials.pins.clone(),
     };
     let new_journal = JournalId::new(clock.wall(), random());
     let kept_in = dir.clone();

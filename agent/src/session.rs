@@ -8,9 +8,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ledger_protocol::daemon::{Daemon, Effect, End, Identity, Input, Job, Monotonic, Report};
+use ledger_protocol::daemon::{
+    Daemon, Doubt, Effect, End, Identity, Input, Job, Monotonic, Report,
+};
 use ledger_protocol::frame::{Frame, Spec};
-use ledger_protocol::id::{CommandId, JournalId};
+use ledger_protocol::id::{CommandId, JournalId, NodeId};
+use ledger_protocol::trust::Unbelievable;
 use serde_json::json;
 use tokio::task::{self, JoinSet};
 use tokio::time::{Instant, sleep_until};
@@ -44,7 +47,7 @@ pub struct Setup {
     pub connector: Connector,
     /// Its clock.
     pub clock: Clock,
-    /// Where it keeps its desired state; nowhere when `None`.
+    /// Where it keeps its desired state and its pins; nowhere when `None`.
     pub state_dir: Option<Arc<StateDir>>,
     /// Cancelled by the effect of `node.reboot` where that is not a real one.
     pub rebooted: CancellationToken,
@@ -65,6 +68,7 @@ pub enum Ended {
 /// One life of an agent.
 #[derive(Debug)]
 pub struct Agent {
+    node: NodeId,
     daemon: Daemon,
     /// What recovery asked for; performed first.
     recovered: Vec<Effect>,
@@ -125,6 +129,7 @@ impl Agent {
         };
         info!(%node, records = held, settled = recovered.len(), "the journal was read");
         Ok(Self {
+            node,
             daemon,
             recovered,
             journal: Some(store),
@@ -230,7 +235,7 @@ impl Agent {
     /// allows: a record may be durable early, never late.
     async fn perform(&mut self, mut effects: Vec<Effect>) {
         loop {
-            let written = self.write_journal(&effects).await;
+            let written = self.make_durable(&effects).await;
             let unperformed = match &written {
                 Ok(()) => Vec::new(),
                 Err(failed) => effects.split_off(failed.first),
@@ -239,7 +244,7 @@ impl Agent {
             let Err(failed) = written else { return };
             error!(
                 error = &failed.error as &dyn std::error::Error,
-                "the journal cannot be written; nothing is accepted until it can"
+                "what must outlive this process cannot be written; nothing is accepted until it can"
             );
             let input = Input::JournalFailed { unperformed };
             effects = self.daemon.handle(input, self.clock.monotonic());
@@ -251,7 +256,7 @@ impl Agent {
         let mut frames = Vec::new();
         for effect in effects {
             match effect {
-                Effect::Journal(_) | Effect::Rewrite(_) => {}
+                Effect::Journal(_) | Effect::Rewrite(_) | Effect::Pin(_) => {}
                 Effect::Start(job) => self.start(job),
                 Effect::Stop(id) => {
                     if let Some(cancel) = self.cancels.get(&id) {
@@ -260,6 +265,7 @@ impl Agent {
                 }
                 Effect::Send(frame) => frames.push(frame),
                 Effect::Apply(spec) => self.apply(spec).await,
+                Effect::Doubt(doubt) => self.tell(&doubt),
                 Effect::Close(reason) => {
                     self.send(std::mem::take(&mut frames)).await;
                     self.link.close(&reason, &mut self.inbox).await;
@@ -267,6 +273,16 @@ impl Agent {
             }
         }
         self.send(frames).await;
+    }
+
+    /// A bundle that the node has already is common; anything else is a defect, or somebody lies.
+    fn tell(&self, doubt: &Doubt) {
+        let node = self.node;
+        if let Doubt::Bundle(Unbelievable::Older { .. }) = doubt {
+            debug!(%node, %doubt, "not believed");
+        } else {
+            error!(%node, %doubt, "not believed");
+        }
     }
 
     async fn send(&mut self, frames: Vec<Frame>) {

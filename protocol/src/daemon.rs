@@ -14,12 +14,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::frame::{self, Frame, Hello, Ping, Spec, Status};
+use crate::frame::{self, Frame, Hello, Ping, Spec};
 use crate::id::{CommandId, JournalId, NodeId};
 use crate::kind::{Lane, Registry, Role};
 use crate::time::Timestamp;
 
 mod admit;
+mod approval;
 mod book;
 mod cancel;
 mod clock;
@@ -31,11 +32,14 @@ mod reconnect;
 mod record;
 mod recover;
 mod report;
+mod signature;
 #[cfg(test)]
 mod tests;
+mod trust;
 
 use book::{Book, Run};
 use clock::ServerClock;
+use trust::Wanted;
 
 pub use book::Inconsistent;
 pub use clock::Monotonic;
@@ -43,10 +47,12 @@ pub use outcome::{End, Report, fit_result};
 pub use reconnect::reconnect_delay;
 pub use record::{Confirmed, Ended, Forgotten, Record, Started};
 pub use report::update_frames;
+pub use trust::{Distrust, Doubt, Pins};
 
 /// A kind that the daemon can run.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Supported {
+    destructive: bool,
     version: u32,
     roles: Vec<Role>,
 }
@@ -61,6 +67,7 @@ impl SupportedKinds {
         let kinds = registry.iter().filter(|kind| has_executor(&kind.name));
         let supported = kinds.map(|kind| {
             let supported = Supported {
+                destructive: kind.destructive,
                 version: kind.version,
                 roles: kind.roles.to_vec(),
             };
@@ -83,6 +90,8 @@ pub struct Identity {
     pub role: Role,
     /// What it can run.
     pub kinds: Arc<SupportedKinds>,
+    /// What it has pinned; once there is something, nothing unsigned is accepted (SPEC P1).
+    pub pins: Option<Pins>,
 }
 
 /// What happened.
@@ -108,7 +117,7 @@ pub enum Input {
     },
     /// The time that [`Daemon::next_deadline`] named has come.
     Timer,
-    /// The journal could not be written. These effects were not performed: the failed one and
+    /// The journal could not be written, or the roots not be pinned. These effects were not performed: the failed one and
     /// all that followed it.
     JournalFailed {
         /// In their order.
@@ -134,6 +143,11 @@ pub enum Effect {
     Send(Frame),
     /// Apply this desired state, then give [`Input::Applied`].
     Apply(Spec),
+    /// Keep these where a lost journal does not take them, in the place of what was pinned before.
+    /// They must be durable before any later effect is performed, and after any earlier record is.
+    Pin(Pins),
+    /// Tell the node's people of this; nothing else comes of it.
+    Doubt(Doubt),
     /// Close the connection, for this reason.
     Close(String),
 }
@@ -184,6 +198,7 @@ pub struct Daemon {
     nonce: u64,
     /// Not accepted yet, because they ask for a newer desired state.
     waiting: BTreeMap<CommandId, Box<frame::Command>>,
+    wanted: Wanted,
     resend_at: Option<Monotonic>,
     /// The journal cannot be written; when to try again.
     broken_until: Option<Monotonic>,
@@ -202,7 +217,7 @@ impl Daemon {
             journal_id: self.journal_id,
             node_id: self.identity.node_id,
             role: self.identity.role,
-            trust_version: 0,
+            trust_version: self.trust_version(),
         }
     }
 
@@ -267,17 +282,10 @@ impl Daemon {
             Frame::Command(command) => self.admit(Box::new(command), now, out),
             Frame::Cancel(cancel) => self.cancel(cancel.command_id, now, out),
             Frame::UpdateAck(ack) => self.acknowledged(ack, out),
-            Frame::Spec(spec) => {
-                if spec.generation > self.book.applied_generation() {
-                    out.push(Effect::Apply(spec));
-                }
-            }
+            Frame::Spec(spec) => self.told_spec(spec, now, out),
+            Frame::Trust(trust) => self.told_trust(&trust.bundles, now, out),
             Frame::Ping(ping) => self.ping(&ping, now, out),
-            Frame::Hello(_)
-            | Frame::Welcome(_)
-            | Frame::CommandUpdate(_)
-            | Frame::Status(_)
-            | Frame::Trust(_) => {
+            Frame::Hello(_) | Frame::Welcome(_) | Frame::CommandUpdate(_) | Frame::Status(_) => {
                 let name = frame.name();
                 self.close(format!("`{name}` is not for a gateway to send now"), out);
             }
@@ -301,6 +309,7 @@ impl Daemon {
             ping_at: now.plus_seconds(ping_seconds),
             asked: None,
         });
+        self.believe(&welcome.trust, out);
         self.say_what_is_due(None, now, out);
         self.launch_due(now, out);
     }
@@ -332,6 +341,7 @@ impl Daemon {
         self.resend_at = None;
         // The gateway sends them again on the next connection.
         self.waiting.clear();
+        self.wanted.let_go();
     }
 
     fn close(&mut self, reason: String, out: &mut Vec<Effect>) {
@@ -345,13 +355,7 @@ impl Daemon {
         }
         self.write(Record::Applied(generation), out);
         if self.is_welcome() {
-            let status = Status {
-                applied_generation: generation,
-                trust_version: 0,
-                wants_spec: false,
-                wants_trust: false,
-            };
-            out.push(Effect::Send(status.into()));
+            out.push(self.status(false, false));
         }
         let mut waiting: Vec<_> = std::mem::take(&mut self.waiting).into_values().collect();
         waiting.sort_by_key(|command| command.seq);
@@ -377,6 +381,7 @@ impl Daemon {
         for command in self.waiting.values() {
             deadlines.push(command.not_after.and_then(|at| self.clock.after(at)));
         }
+        deadlines.extend(self.wanted.deadlines().map(Some));
         for open in self.book.open().filter(|open| open.run == Run::Underway) {
             deadlines.push(open.timeout_at().and_then(|at| self.clock.after(at)));
         }
@@ -389,6 +394,7 @@ impl Daemon {
         }
         self.time_out_underway(now, out);
         self.refuse_stale(now, out);
+        self.refuse_unknown(now, out);
         match &mut self.link {
             Link::Down => {}
             Link::Greeting { since } => {

@@ -198,6 +198,8 @@ impl World {
                 let generation = spec.generation;
                 process.inbox.push_back(Input::Applied { generation });
             }
+            // Nothing here signs, so nothing is pinned or doubted.
+            Effect::Pin(_) | Effect::Doubt(_) => {}
             Effect::Close(_) => self.node_hangs_up(n),
         }
         true
@@ -281,6 +283,7 @@ impl World {
             node_id: machine.id,
             role: machine.role,
             kinds: machine.kinds.clone(),
+            pins: None,
         };
         // The clock that never jumps begins anywhere.
         let origin = self
@@ -412,7 +415,11 @@ fn forget_ends(records: &mut Vec<Record>) {
         Record::Started(started) => !ended.contains(&started.command_id),
         Record::Confirmed(confirmed) => !ended.contains(&confirmed.command_id),
         Record::Ended(_) => false,
-        Record::Forgotten(_) | Record::Seen(_) | Record::Applied(_) => true,
+        Record::Forgotten(_)
+        | Record::Seen(_)
+        | Record::Applied(_)
+        | Record::Trusted(_)
+        | Record::Unbatched(_) => true,
     });
 }
 

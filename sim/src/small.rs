@@ -171,6 +171,7 @@ impl Small {
             node_id: node_id(),
             role: Role::Ramdisk,
             kinds: self.supported.clone(),
+            pins: None,
         }
     }
 

@@ -154,7 +154,9 @@ impl Truth {
                 Record::Started(_)
                 | Record::Confirmed(_)
                 | Record::Seen(_)
-                | Record::Applied(_) => {}
+                | Record::Applied(_)
+                | Record::Trusted(_)
+                | Record::Unbatched(_) => {}
             }
         }
         let mut wrong = Vec::new();

@@ -1,5 +1,7 @@
 //! Agents against a gateway that the test plays.
 
+mod trust;
+
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -476,6 +478,7 @@ async fn d14_a_process_holds_a_fleet_of_agents_without_a_disk() {
                 node_id: credentials.node_id,
                 role: credentials.role,
                 kinds: kinds.clone(),
+                pins: None,
             },
             journal: Opened::memory(JournalId::new(clock.wall(), random())),
             executor: executor.clone(),

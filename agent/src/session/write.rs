@@ -1,9 +1,10 @@
-//! Effects that go to the journal.
+//! Effects that must be durable before others: those that go to the journal, and pins.
 
 use ledger_protocol::daemon::Effect;
 use tokio::task;
 
 use super::Agent;
+use crate::credentials::Credentials;
 use crate::error::Error;
 use crate::journal::{Change, JournalStore, Unwritten};
 
@@ -15,8 +16,32 @@ pub(super) struct Failed {
 }
 
 impl Agent {
+    /// Writes the records among the effects, then pins what is to be pinned after them.
+    pub(super) async fn make_durable(&mut self, effects: &[Effect]) -> Result<(), Failed> {
+        let written = self.write_journal(effects).await;
+        let first_unwritten = written.as_ref().err().map(|failed| failed.first);
+        for (place, effect) in effects.iter().enumerate() {
+            if first_unwritten.is_some_and(|first| place >= first) {
+                break;
+            }
+            let (Effect::Pin(pins), Some(dir)) = (effect, self.state_dir.clone()) else {
+                continue;
+            };
+            let pins = pins.clone();
+            let write = task::spawn_blocking(move || Credentials::pin(&dir, pins));
+            let pinned = write.await.unwrap_or(Err(Error::BrokeOff {
+                work: "pinning the roots",
+            }));
+            pinned.map_err(|error| Failed {
+                first: place,
+                error,
+            })?;
+        }
+        written
+    }
+
     /// Writes the records among the effects.
-    pub(super) async fn write_journal(&mut self, effects: &[Effect]) -> Result<(), Failed> {
+    async fn write_journal(&mut self, effects: &[Effect]) -> Result<(), Failed> {
         if let Some(JournalStore::Memory) = self.journal {
             return Ok(());
         }
@@ -30,6 +55,8 @@ impl Agent {
                 | Effect::Stop(_)
                 | Effect::Send(_)
                 | Effect::Apply(_)
+                | Effect::Pin(_)
+                | Effect::Doubt(_)
                 | Effect::Close(_) => continue,
             };
             changes.push(change);

@@ -4,12 +4,14 @@
 
 use serde_json::{Value, json};
 
-use super::limits::{UNCONFIRMED_BYTES_MAX, WAITING_MAX};
+use super::approval::NotAllowed;
+use super::limits::UNCONFIRMED_BYTES_MAX;
 use super::outcome;
 use super::record::{Ended, Record};
+use super::trust::patience;
 use super::{Daemon, Effect, Monotonic, Run};
 use crate::canonical;
-use crate::frame::{Command, CommandUpdate, Status, Update, UpdateState};
+use crate::frame::{Command, CommandUpdate, Update, UpdateState};
 use crate::id::CommandId;
 use crate::limits::{HELLO_ENTRIES_MAX, PAYLOAD_BYTES_MAX, lane_credits};
 use crate::time::Timestamp;
@@ -18,14 +20,20 @@ use crate::time::Timestamp;
 const UNSUPPORTED: &str = "UNSUPPORTED";
 const STALE_GENERATION: &str = "STALE_GENERATION";
 const EXPIRED: &str = "EXPIRED";
+const BAD_SIGNATURE: &str = "BAD_SIGNATURE";
+const BATCH_UNAPPROVED: &str = "BATCH_UNAPPROVED";
+const UNBATCHED_LIMIT: &str = "UNBATCHED_LIMIT";
 
 /// What the acceptance checks say.
 enum Verdict {
-    Accept,
+    /// Taken; when it counts as a destructive one without a batch, at what time of the server.
+    Accept { unbatched: Option<Timestamp> },
     /// Never: journaled, and reported as `rejected`.
     Refuse(Refused),
     /// Not before a newer desired state is applied, and not after `notAfter`.
     Wait,
+    /// Not before a trust bundle came; refused like this if none does in time.
+    Unknown(Refused),
     /// Not now: not journaled.
     Busy,
 }
@@ -35,29 +43,62 @@ struct Refused {
     details: Option<Vec<u8>>,
 }
 
+impl Refused {
+    fn because(code: &'static str, why: &str) -> Self {
+        let details = outcome::why(why);
+        Self { code, details }
+    }
+
+    fn by(not_allowed: &NotAllowed) -> Self {
+        match not_allowed {
+            NotAllowed::Unapproved(why) => {
+                Self::because(BATCH_UNAPPROVED, &format!("the command {why}"))
+            }
+            NotAllowed::Limit(limit) => Self::because(
+                UNBATCHED_LIMIT,
+                &format!(
+                    "the command has no batch, and this node took {limit} destructive ones without \
+                     a batch within the last hour, as many as it may"
+                ),
+            ),
+        }
+    }
+}
+
 impl Daemon {
     /// A command came, for the first time or again.
     pub(super) fn admit(&mut self, command: Box<Command>, now: Monotonic, out: &mut Vec<Effect>) {
+        self.admit_until(command, patience(now), now, out);
+    }
+
+    /// A command came, and may wait for a trust bundle until `until`.
+    pub(super) fn admit_until(
+        &mut self,
+        command: Box<Command>,
+        until: Monotonic,
+        now: Monotonic,
+        out: &mut Vec<Effect>,
+    ) {
         let id = command.command_id;
         if self.answer_again(&command, now, out) {
             return;
         }
         match self.verdict(&command, now) {
-            Verdict::Accept => {
+            Verdict::Accept { unbatched } => {
+                if let Some(at) = unbatched {
+                    self.write(Record::Unbatched(at), out);
+                }
                 self.write(Record::Accepted(command), out);
                 self.launch(id, now, out);
             }
             Verdict::Refuse(refused) => self.refuse(&command, refused, now, out),
             Verdict::Wait => {
                 self.waiting.insert(id, command);
-                let status = Status {
-                    applied_generation: self.book.applied_generation(),
-                    trust_version: 0,
-                    wants_spec: true,
-                    wants_trust: false,
-                };
-                out.push(Effect::Send(status.into()));
+                out.push(self.status(true, false));
             }
+            Verdict::Unknown(refused) if until <= now => self.refuse(&command, refused, now, out),
+            Verdict::Unknown(_) if self.waits_for_too_many() => out.push(busy(id)),
+            Verdict::Unknown(_) => self.hold(command, until, now, out),
             Verdict::Busy => out.push(busy(id)),
         }
     }
@@ -65,7 +106,7 @@ impl Daemon {
     /// The stored answer for a command that is known, or its progress; nothing is done twice.
     fn answer_again(&mut self, command: &Command, now: Monotonic, out: &mut Vec<Effect>) -> bool {
         let id = command.command_id;
-        if self.waiting.contains_key(&id) {
+        if self.waiting.contains_key(&id) || self.wanted.holds(id) {
             return true;
         }
         let updates = if let Some(open) = self.book.find_open(id) {
@@ -95,11 +136,7 @@ impl Daemon {
             Verdict::Refuse(Refused { code, details })
         };
         if let Some(why) = self.unsupported(command) {
-            let details = outcome::why(&why);
-            return Verdict::Refuse(Refused {
-                code: UNSUPPORTED,
-                details,
-            });
+            return Verdict::Refuse(Refused::because(UNSUPPORTED, &why));
         }
         // Only an open session lets a command in, and `Welcome` has told the time.
         let Some(server_now) = self.clock.now(now) else {
@@ -110,19 +147,30 @@ impl Daemon {
             if command.not_after.is_none_or(|at| at < server_now) {
                 return refuse(STALE_GENERATION, stale(applied, wanted));
             }
-            return if self.waiting.len() < WAITING_MAX && !self.stopping {
-                Verdict::Wait
-            } else {
+            return if self.waits_for_too_many() {
                 Verdict::Busy
+            } else {
+                Verdict::Wait
             };
         }
-        if command.not_after.is_none_or(|at| at < server_now) {
+        let Some(until) = command.not_after.filter(|at| *at >= server_now) else {
             return refuse(EXPIRED, expired(command.not_after, server_now));
+        };
+        if let Err(distrust) = self.verify_command(command, server_now, until) {
+            let why = format!("the command {distrust}");
+            let refused = Refused::because(BAD_SIGNATURE, &why);
+            return if distrust.may_pass() {
+                Verdict::Unknown(refused)
+            } else {
+                Verdict::Refuse(refused)
+            };
         }
-        // BAD_SIGNATURE, BATCH_UNAPPROVED and UNBATCHED_LIMIT have their place here, in this
-        // order: they depend on a trust bundle, and without one there is nothing to check.
+        let unbatched = match self.allow(command, server_now, until) {
+            Ok(unbatched) => unbatched,
+            Err(not_allowed) => return Verdict::Refuse(Refused::by(&not_allowed)),
+        };
         if self.has_room(command) {
-            Verdict::Accept
+            Verdict::Accept { unbatched }
         } else {
             Verdict::Busy
         }

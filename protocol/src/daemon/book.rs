@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sha2::{Digest, Sha256};
 
+use super::approval::Unbatched;
 use super::clock::Monotonic;
 use super::limits::{
     CONFIRMED_BYTES_MAX, CONFIRMED_KEPT_BYTES_MAX, CONFIRMED_KEPT_MAX, CONFIRMED_MAX,
@@ -16,15 +17,22 @@ use crate::frame::{self, EntryState, JournalEntry, Update, UpdateState};
 use crate::id::CommandId;
 use crate::kind::Lane;
 use crate::time::Timestamp;
+use crate::trust::{SignedBundle, TrustBundle, Unbelievable};
 
 /// A record that cannot follow those before it: the journal was altered, or a defect wrote it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("journal: a `{record}` of {command_id} cannot follow what stands before it")]
-pub struct Inconsistent {
-    /// Name of the record.
-    pub record: &'static str,
-    /// Its command.
-    pub command_id: CommandId,
+pub enum Inconsistent {
+    /// A record of a command.
+    #[error("journal: a `{record}` of {command_id} cannot follow what stands before it")]
+    Command {
+        /// Name of the record.
+        record: &'static str,
+        /// Its command.
+        command_id: CommandId,
+    },
+    /// A trust bundle that was never believed.
+    #[error("journal: a trust bundle cannot have been believed")]
+    Trust(#[source] Unbelievable),
 }
 
 /// Whether one word on a command has reached the ledger. Only the process knows; after a restart
@@ -147,11 +155,32 @@ impl Closed {
     }
 }
 
+/// A bundle that was believed, as it came and as it is read.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Trusted {
+    signed: Box<SignedBundle>,
+    bundle: TrustBundle,
+}
+
+impl Trusted {
+    fn after(before: Option<&Self>, signed: &SignedBundle) -> Result<Self, Unbelievable> {
+        let bundle = TrustBundle::decode(&signed.bundle)?;
+        let (known, given) = (before.map_or(0, |it| it.bundle.version), bundle.version);
+        if given <= known {
+            return Err(Unbelievable::Older { known, given });
+        }
+        let signed = Box::new(signed.clone());
+        Ok(Self { signed, bundle })
+    }
+}
+
 /// The fold of a journal.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Book {
     highest_seq: u64,
     applied_generation: u64,
+    trusted: Option<Trusted>,
+    unbatched: Unbatched,
     open: BTreeMap<CommandId, Open>,
     closed: BTreeMap<CommandId, Closed>,
     /// In the order of their confirmation.
@@ -170,6 +199,15 @@ impl Book {
 
     pub(super) fn applied_generation(&self) -> u64 {
         self.applied_generation
+    }
+
+    /// The newest trust bundle that was believed.
+    pub(super) fn trusted(&self) -> Option<&TrustBundle> {
+        self.trusted.as_ref().map(|trusted| &trusted.bundle)
+    }
+
+    pub(super) fn unbatched(&self) -> &Unbatched {
+        &self.unbatched
     }
 
     pub(super) fn open(&self) -> impl Iterator<Item = &Open> {
@@ -287,7 +325,7 @@ impl Book {
 
     /// Folds one more record in.
     pub(super) fn apply(&mut self, record: &Record) -> Result<(), Inconsistent> {
-        let inconsistent = |record, command_id| Err(Inconsistent { record, command_id });
+        let inconsistent = |record, command_id| Err(Inconsistent::Command { record, command_id });
         match record {
             Record::Accepted(command) => {
                 let id = command.command_id;
@@ -338,6 +376,11 @@ impl Book {
             Record::Applied(generation) => {
                 self.applied_generation = self.applied_generation.max(*generation);
             }
+            Record::Trusted(signed) => {
+                let trusted = Trusted::after(self.trusted.as_ref(), signed);
+                self.trusted = Some(trusted.map_err(Inconsistent::Trust)?);
+            }
+            Record::Unbatched(at) => self.unbatched.add(*at),
         }
         Ok(())
     }
@@ -424,6 +467,9 @@ impl Book {
         if self.applied_generation > 0 {
             records.push(Record::Applied(self.applied_generation));
         }
+        let trusted = self.trusted.iter();
+        records.extend(trusted.map(|trusted| Record::Trusted(trusted.signed.clone())));
+        records.extend(self.unbatched.iter().map(Record::Unbatched));
         records.extend(self.forgotten.iter().cloned().map(Record::Forgotten));
         let ended = |closed: &Closed| Record::Ended(Box::new(closed.ended.clone()));
         for id in &self.confirmed {

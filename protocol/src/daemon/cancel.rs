@@ -9,7 +9,8 @@ impl Daemon {
     /// A gateway asks for a command to stop. One that is not known is not there yet, or not any
     /// more, and the gateway asks again until it has a terminal report.
     pub(super) fn cancel(&mut self, id: CommandId, now: Monotonic, out: &mut Vec<Effect>) {
-        if let Some(command) = self.waiting.remove(&id) {
+        let waiting = self.waiting.remove(&id);
+        if let Some(command) = waiting.or_else(|| self.wanted.take(id)) {
             let update = Update::bare(id, UpdateState::Cancelled);
             return self.end_unaccepted(&command, update, now, out);
         }

@@ -12,8 +12,14 @@ pub const SILENT_PINGS_MAX: u32 = 3;
 pub const RESEND_SECONDS: u32 = 5;
 /// Time between two attempts to write a journal that cannot be written, in seconds.
 pub const JOURNAL_RETRY_SECONDS: u32 = 1;
-/// Most commands that wait for a newer desired state.
+/// Most commands that wait, for a newer desired state or for a trust bundle.
 pub const WAITING_MAX: usize = 64;
+/// How long a command under an unknown root waits for a trust bundle, in seconds.
+pub const TRUST_WAIT_SECONDS: u32 = 10;
+/// Shortest time between two requests for trust bundles, in seconds.
+pub const TRUST_ASK_SECONDS: u32 = 60;
+/// Most destructive commands an hour that a node takes without a batch, whatever its bundle says.
+pub const UNBATCHED_PER_HOUR_MAX: usize = 1_024;
 /// Most bytes that the updates of one frame may take together, so that any frame stays below
 /// [`crate::limits::FRAME_BYTES_MAX`].
 pub const UPDATES_BYTES_MAX: usize = 192 * 1024;

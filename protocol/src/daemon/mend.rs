@@ -31,7 +31,9 @@ impl Daemon {
                 | Record::Confirmed(_)
                 | Record::Forgotten(_)
                 | Record::Seen(_)
-                | Record::Applied(_) => continue,
+                | Record::Applied(_)
+                | Record::Trusted(_)
+                | Record::Unbatched(_) => continue,
             };
             self.book.take_back(taken_back);
             busy.push(Update::bare(taken_back, UpdateState::Busy));
@@ -45,9 +47,12 @@ impl Daemon {
                         open.run = Run::Due;
                     }
                 }
-                Effect::Stop(_) | Effect::Send(_) | Effect::Apply(_) | Effect::Close(_) => {
-                    out.push(effect);
-                }
+                Effect::Pin(_) => self.wanted.pin_again(),
+                Effect::Stop(_)
+                | Effect::Send(_)
+                | Effect::Apply(_)
+                | Effect::Doubt(_)
+                | Effect::Close(_) => out.push(effect),
             }
         }
         if self.is_welcome() {
@@ -60,6 +65,7 @@ impl Daemon {
         self.broken_until = None;
         self.book.forget(self.clock.now(now));
         out.push(Effect::Rewrite(self.book.snapshot()));
+        self.pin(out);
         self.launch_due(now, out);
         self.say_what_is_due(None, now, out);
     }

@@ -12,6 +12,7 @@ use crate::frame::{self, Update, UpdateState};
 use crate::id::CommandId;
 use crate::kind::Role;
 use crate::time::Timestamp;
+use crate::trust::SignedBundle;
 
 /// One record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -31,6 +32,10 @@ pub enum Record {
     Seen(u64),
     /// A generation of the desired state was applied.
     Applied(u64),
+    /// A trust bundle was believed.
+    Trusted(Box<SignedBundle>),
+    /// A destructive command without a batch is accepted at this time, the server's (SPEC P4).
+    Unbatched(Timestamp),
 }
 
 impl Record {
@@ -48,7 +53,12 @@ impl Record {
     /// durable first. The others may be lost: the daemon then only says again what it said.
     pub fn is_urgent(&self) -> bool {
         match self {
-            Self::Accepted(_) | Self::Started(_) | Self::Ended(_) | Self::Applied(_) => true,
+            Self::Accepted(_)
+            | Self::Started(_)
+            | Self::Ended(_)
+            | Self::Applied(_)
+            | Self::Trusted(_)
+            | Self::Unbatched(_) => true,
             Self::Confirmed(_) | Self::Forgotten(_) | Self::Seen(_) => false,
         }
     }

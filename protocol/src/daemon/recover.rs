@@ -6,6 +6,7 @@ use super::book::{Book, Inconsistent, Open};
 use super::clock::ServerClock;
 use super::launch::interrupted;
 use super::record::{Record, Started};
+use super::trust::Wanted;
 use super::{Daemon, Effect, End, Identity, Link, Monotonic, Report, Run};
 use crate::canonical;
 use crate::frame::UpdateState;
@@ -31,6 +32,7 @@ impl Daemon {
             link: Link::Down,
             nonce: 0,
             waiting: std::collections::BTreeMap::new(),
+            wanted: Wanted::default(),
             resend_at: None,
             broken_until: None,
             stopping: false,
@@ -51,6 +53,8 @@ impl Daemon {
             daemon.book.apply(&record)?;
         }
         let mut effects = Vec::new();
+        // The process may have died between the journal and the pins.
+        daemon.pin(&mut effects);
         let fates: Vec<_> = daemon
             .book
             .open()

@@ -11,11 +11,16 @@ use crate::frame::{
     Acknowledgement, Cancel, CommandUpdate, Update, UpdateAck, UpdateState, Welcome,
 };
 use crate::kind::Registry;
+use crate::trust::{SignedBundle, TrustBundle};
 
 mod admit;
+mod approval;
 mod crash;
 mod orders;
+mod service;
 mod session;
+mod signature;
+mod trust;
 
 const SECOND: i64 = 1_000_000;
 /// The server's time when the local clock is at 0; the node's own clock plays no part.
@@ -44,6 +49,7 @@ fn identity() -> Identity {
         node_id: node_id(),
         role: Role::Node,
         kinds: Arc::new(SupportedKinds::new(&Registry::builtin(), |_| true)),
+        pins: None,
     }
 }
 
@@ -93,6 +99,11 @@ fn word(effect: &Effect) -> String {
             Record::Forgotten(body) => format!("journal forgotten {}", number(body.command_id)),
             Record::Seen(seq) => format!("journal seen {seq}"),
             Record::Applied(generation) => format!("journal applied {generation}"),
+            Record::Trusted(signed) => {
+                let bundle = TrustBundle::decode(&signed.bundle).unwrap();
+                format!("journal trusted {}", bundle.version)
+            }
+            Record::Unbatched(_) => "journal unbatched".to_owned(),
         },
         Effect::Rewrite(_) => "rewrite".to_owned(),
         Effect::Start(job) => format!("start {}", number(job.command_id)),
@@ -111,6 +122,8 @@ fn word(effect: &Effect) -> String {
         }
         Effect::Send(frame) => format!("send {}", frame.name()),
         Effect::Apply(spec) => format!("apply {}", spec.generation),
+        Effect::Pin(pins) => format!("pin {}", pins.version),
+        Effect::Doubt(doubt) => format!("doubt {doubt}"),
         Effect::Close(reason) => format!("close {reason}"),
     }
 }
@@ -124,6 +137,10 @@ struct Driver {
     now: Monotonic,
     /// What would be read after a crash.
     durable: Vec<Record>,
+    /// What is kept beside the identity.
+    pins: Option<Pins>,
+    /// What the next `Welcome` brings.
+    welcome_trust: Vec<SignedBundle>,
     /// Every effect that was performed, by every process.
     performed: Vec<Effect>,
     /// How often each command's effect was started, by every process.
@@ -136,6 +153,8 @@ impl Driver {
             daemon: Daemon::new(identity(), journal_id(1)),
             now: Monotonic::from_micros(0),
             durable: Vec::new(),
+            pins: None,
+            welcome_trust: Vec::new(),
             performed: Vec::new(),
             starts: std::collections::BTreeMap::new(),
         }
@@ -151,8 +170,9 @@ impl Driver {
     fn connect(&mut self) -> Vec<String> {
         self.give(Input::Connected);
         let server_time = server_at(self.now.as_micros());
+        let trust = std::mem::take(&mut self.welcome_trust);
         self.receive(Welcome {
-            trust: Vec::new(),
+            trust,
             epoch: 1,
             ping_seconds: 10,
             server_time,
@@ -165,7 +185,12 @@ impl Driver {
                 Effect::Journal(record) => self.durable.push(record.clone()),
                 Effect::Rewrite(records) => self.durable.clone_from(records),
                 Effect::Start(job) => *self.starts.entry(job.command_id).or_default() += 1,
-                Effect::Stop(_) | Effect::Send(_) | Effect::Apply(_) | Effect::Close(_) => {}
+                Effect::Pin(pins) => self.pins = Some(pins.clone()),
+                Effect::Stop(_)
+                | Effect::Send(_)
+                | Effect::Apply(_)
+                | Effect::Doubt(_)
+                | Effect::Close(_) => {}
             }
             self.performed.push(effect.clone());
         }
@@ -239,7 +264,8 @@ impl Driver {
     }
 
     fn restart(&mut self) -> Vec<String> {
-        self.restart_as(identity())
+        let pins = self.pins.clone();
+        self.restart_as(Identity { pins, ..identity() })
     }
 
     /// The last update that was sent for a command.

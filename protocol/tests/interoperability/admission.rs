@@ -1,8 +1,11 @@
 //! `protocol/vectors/admission.json`: what a daemon answers to a `Command` or a `Cancel`.
 
-use ledger_protocol::daemon::{Daemon, Effect, End, Input, Monotonic, Record, Report};
+use ledger_protocol::daemon::{
+    Daemon, Effect, End, Identity, Input, Monotonic, Pins, Record, Report,
+};
 use ledger_protocol::frame::{Acknowledgement, Cancel, Frame, UpdateAck, UpdateState};
 use ledger_protocol::id::CommandId;
+use ledger_protocol::trust::SignedBundle;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -16,6 +19,7 @@ fn shown(effects: &[Effect]) -> Vec<Value> {
         Effect::Journal(Record::Accepted(_)) => json!("journal accepted"),
         Effect::Journal(Record::Started(_)) => json!("journal started"),
         Effect::Journal(Record::Ended(_)) => json!("journal ended"),
+        Effect::Journal(Record::Unbatched(_)) => json!("journal unbatched"),
         Effect::Journal(_) => json!("journal"),
         Effect::Rewrite(_) => json!("rewrite"),
         Effect::Start(_) => json!("start"),
@@ -23,6 +27,8 @@ fn shown(effects: &[Effect]) -> Vec<Value> {
         Effect::Send(frame) => json!({ frame.name(): without_words(frame.body_json()) }),
         Effect::Apply(_) => json!("apply"),
         Effect::Close(_) => json!("close"),
+        Effect::Pin(_) => json!("pin"),
+        Effect::Doubt(_) => json!("doubt"),
     };
     effects.iter().map(shown).collect()
 }
@@ -115,17 +121,27 @@ fn d4_d5_d12_every_answer_of_a_daemon_is_that_of_its_vector() {
     let (daemon_is, base) = (&vectors["daemon"], &vectors["command"]);
     let mut wrong = Vec::new();
     for case in list(&vectors["cases"]) {
-        let mut daemon = Daemon::new(identity(daemon_is), journal_id());
-        welcome(&mut daemon, &daemon_is["serverTime"]);
+        let bundle = |name: &Value| -> SignedBundle {
+            let bundle = vectors["bundles"][name.as_str().unwrap()].clone();
+            serde_json::from_value(bundle).unwrap()
+        };
+        let believed = case.get("pins").map(|name| bundle(name).begin().unwrap());
+        let identity = Identity {
+            pins: believed.as_ref().map(Pins::of),
+            ..identity(daemon_is)
+        };
+        let mut daemon = Daemon::new(identity, journal_id());
+        let trust = list(&case["trust"]).iter().map(bundle).collect();
+        welcome(&mut daemon, &daemon_is["serverTime"], trust);
         let generation = daemon_is["appliedGeneration"].as_u64().unwrap();
         daemon.handle(Input::Applied { generation }, NOW);
         for before in list(&case["before"]) {
-            give(
-                &mut daemon,
-                before.as_str().unwrap(),
-                base,
-                &case["command"],
-            );
+            let Some(what) = before.as_str() else {
+                let other = command(&merged(base, before)).into_frame();
+                daemon.handle(Input::Frame(other), NOW);
+                continue;
+            };
+            give(&mut daemon, what, base, &case["command"]);
         }
         let command = command(&merged(base, &case["command"]));
         let frame = if case["comes"] == "Cancel" {

@@ -61,7 +61,7 @@ fn decided(vectors: &Value, kind: &str, entry: &str, back: [&str; 3]) -> Value {
         return settled;
     }
     assert_eq!(effects, [], "{kind} {entry}");
-    welcome(&mut daemon, &vectors["daemon"]["serverTime"]);
+    welcome(&mut daemon, &vectors["daemon"]["serverTime"], Vec::new());
     let again = daemon.handle(Input::Frame(Frame::Command(command)), NOW);
     assert!(
         !again

@@ -8,6 +8,7 @@ use ledger_protocol::frame::{Command, Welcome};
 use ledger_protocol::id::JournalId;
 use ledger_protocol::kind::Registry;
 use ledger_protocol::time::Timestamp;
+use ledger_protocol::trust::SignedBundle;
 use serde_json::Value;
 use uuid::Uuid;
 
@@ -60,6 +61,7 @@ pub(crate) fn identity(daemon: &Value) -> Identity {
         node_id: daemon["nodeId"].as_str().unwrap().parse().unwrap(),
         role: serde_json::from_value(daemon["role"].clone()).unwrap(),
         kinds: std::sync::Arc::new(SupportedKinds::new(&Registry::builtin(), |_| true)),
+        pins: None,
     }
 }
 
@@ -68,11 +70,11 @@ pub(crate) fn journal_id() -> JournalId {
 }
 
 /// Opens a session at the server's time `at`, the daemon's own clock standing at 0.
-pub(crate) fn welcome(daemon: &mut Daemon, at: &Value) {
+pub(crate) fn welcome(daemon: &mut Daemon, at: &Value, trust: Vec<SignedBundle>) {
     let now = Monotonic::from_micros(0);
     daemon.handle(Input::Connected, now);
     let welcome = Welcome {
-        trust: Vec::new(),
+        trust,
         epoch: 1,
         ping_seconds: 20,
         server_time: Timestamp::from_micros(at.as_i64().unwrap()),

@@ -203,7 +203,7 @@ impl State {
                         self.finish(id, End::Cancelled, None);
                     }
                 }
-                NodeEffect::Apply(_) => {}
+                NodeEffect::Apply(_) | NodeEffect::Pin(_) | NodeEffect::Doubt(_) => {}
                 NodeEffect::Close(_) => self.hang_up(),
             }
         }

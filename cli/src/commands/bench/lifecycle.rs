@@ -174,6 +174,7 @@ async fn agent(
         node_id: node,
         role: Role::Node,
         kinds: Arc::new(kinds),
+        pins: credentials.pins.clone(),
     };
     Ok(Agent::new(Setup {
         identity,
