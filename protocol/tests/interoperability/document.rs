@@ -322,7 +322,8 @@ fn gather(value: &Value, words: &mut BTreeSet<String>) {
     match value {
         Value::Array(items) => items.iter().for_each(|item| gather(item, words)),
         Value::Object(fields) => {
-            for (name, value) in fields {
+            // A batch's reason is in its people's words.
+            for (name, value) in fields.iter().filter(|(name, _)| *name != "batch") {
                 match value {
                     Value::String(word)
                         if ["reason", "state", "error"].contains(&name.as_str()) =>
