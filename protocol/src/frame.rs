@@ -248,6 +248,29 @@ pub enum UpdateState {
     Cancelled,
 }
 
+impl UpdateState {
+    /// The name in frames, and in what is signed.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "busy",
+            Self::Acked => "acked",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Rejected => "rejected",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether it is an end.
+    pub const fn is_terminal(self) -> bool {
+        match self {
+            Self::Busy | Self::Acked | Self::Running => false,
+            Self::Succeeded | Self::Failed | Self::Rejected | Self::Cancelled => true,
+        }
+    }
+}
+
 /// Gateway to node: these updates are in the ledger, or never will be.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct UpdateAck {

@@ -4,6 +4,7 @@
 //! Nothing here awaits, opens, connects, asks the time or draws a random number; the manifest has
 //! no crate that could. So the same code runs in the service, in the replay and on every node.
 
+pub mod attestation;
 pub mod batch;
 pub mod bytes;
 pub mod canonical;

@@ -5,6 +5,8 @@
 #[cfg(test)]
 mod admission;
 #[cfg(test)]
+mod attestation;
+#[cfg(test)]
 mod document;
 #[cfg(test)]
 mod recovery;

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use ed25519_dalek::SigningKey;
 use ledger_protocol::canonical;
 use ledger_protocol::daemon::{Daemon, Identity, Input, Monotonic, SupportedKinds};
 use ledger_protocol::frame::{Command, Welcome};
@@ -51,6 +52,12 @@ pub(crate) fn command(body: &Value) -> Command {
     };
     body["payload"] = payload.into();
     serde_json::from_value(body).unwrap()
+}
+
+/// The private key with this seed, in hex (RFC 8032).
+pub(crate) fn signing_key(seed: &Value) -> SigningKey {
+    let seed = hex::decode(seed.as_str().unwrap()).unwrap();
+    SigningKey::from_bytes(&seed.try_into().unwrap())
 }
 
 /// Who the daemon of a vector is.
