@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ledger_protocol::frame::{SESSION_PATH, SUBPROTOCOL};
+use ed25519_dalek::SigningKey;
+use ledger_protocol::attestation;
+use ledger_protocol::frame::{CommandUpdate, Frame, SESSION_PATH, SUBPROTOCOL};
+use ledger_protocol::id::NodeId;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -12,6 +15,7 @@ use tokio_tungstenite::tungstenite::http::Uri;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{self, ClientRequestBuilder};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+use tracing::error;
 
 use crate::clock::Clock;
 use crate::credentials::Credentials;
@@ -22,10 +26,12 @@ use crate::limits::{CONNECT_SECONDS_MAX, MESSAGE_BYTES_MAX, READ_BUFFER_BYTES};
 /// An open WebSocket to a gateway.
 pub(crate) type Socket = WebSocketStream<TlsStream<TcpStream>>;
 
-/// Opens connections to one gateway as one node.
+/// Opens connections to one gateway as one node, and signs what it says on them.
 #[derive(Clone)]
 pub struct Connector {
     gateway: GatewayAddress,
+    /// Of the certificate that the connections show.
+    key: SigningKey,
     server_name: ServerName<'static>,
     session: Uri,
     tls: TlsConnector,
@@ -52,11 +58,31 @@ impl Connector {
             given: gateway.to_string(),
         })?;
         Ok(Self {
+            key: credentials.signing_key()?,
             server_name: gateway.server_name()?,
             session,
             tls: TlsConnector::from(Arc::new(config)),
             gateway,
         })
+    }
+
+    /// Signs the ends that a frame reports (SPEC P2). That is done when they are sent and not when
+    /// they are written: after the node has joined anew, its key is another one. Of every kind, so
+    /// that whether a signature is asked for is the ledger's to decide.
+    pub(crate) fn sign(&self, node: NodeId, frame: &mut Frame) {
+        let Frame::CommandUpdate(CommandUpdate { updates }) = frame else {
+            return;
+        };
+        for update in updates {
+            match attestation::sign(&self.key, node, update) {
+                Ok(signature) => update.node_sig = signature.map(|bytes| bytes.to_vec()),
+                // What cannot be encoded is refused as unsigned, where people see it.
+                Err(error) => {
+                    let command = update.command_id;
+                    error!(%node, %command, %error, "an end cannot be signed");
+                }
+            }
+        }
     }
 
     pub(crate) async fn connect(&self) -> Result<Socket, Error> {

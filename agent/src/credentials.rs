@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use ed25519_dalek::SigningKey;
+use ed25519_dalek::pkcs8::DecodePrivateKey as _;
 use ledger_protocol::daemon::Pins;
 use ledger_protocol::frame::{JOIN_PATH, JoinRequest, JoinResponse};
 use ledger_protocol::id::NodeId;
@@ -173,6 +175,11 @@ impl Credentials {
         let mut kept = Kept::read(dir)?.ok_or(Error::NotJoined)?;
         kept.trust = Some(pins);
         kept.write(dir)
+    }
+
+    /// The key of the certificate, with which the node signs how commands ended (SPEC P2).
+    pub(crate) fn signing_key(&self) -> Result<SigningKey, Error> {
+        SigningKey::from_pkcs8_pem(&self.key).map_err(|source| Error::SigningKey { source })
     }
 
     pub(crate) fn client_config(&self, clock: &Clock) -> Result<rustls::ClientConfig, Error> {

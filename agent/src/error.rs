@@ -139,6 +139,12 @@ pub enum Error {
         /// Why.
         source: rcgen::Error,
     },
+    /// The node's key is none that it could sign its results with.
+    #[error("the node's key cannot sign its results; it must be an Ed25519 key, as PKCS #8 in PEM")]
+    SigningKey {
+        /// Why.
+        source: ed25519_dalek::pkcs8::Error,
+    },
     /// The node never joined, and was not told how.
     #[error("this node has not joined: give a join token and the gateway's certificate authority")]
     NotJoined,

@@ -17,6 +17,8 @@ use crate::fake_gateway::{FakeGateway, TOKEN, Validity, command, command_id, nod
 use crate::fake_machine::{FakeMachine, wait_until};
 use crate::kinds::{Finished, Outcome};
 
+mod attested;
+
 /// An agent that runs in the background, and a state directory that outlives it.
 struct Fixture {
     gateway: FakeGateway,

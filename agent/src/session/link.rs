@@ -200,7 +200,7 @@ impl Link {
     }
 
     /// Writes frames, of which neighbours that report are sent as one.
-    pub(super) async fn send(&mut self, frames: Vec<Frame>, inbox: &mut VecDeque<Input>) {
+    pub(super) async fn send(&mut self, mut frames: Vec<Frame>, inbox: &mut VecDeque<Input>) {
         let State::Up { socket, .. } = &mut self.state else {
             // The machine says it again in the next session.
             return;
@@ -209,6 +209,9 @@ impl Link {
             return;
         }
         let node = self.node;
+        for frame in &mut frames {
+            self.connector.sign(node, frame);
+        }
         let write = async {
             for frame in merge_updates(frames) {
                 match frame.encode() {
