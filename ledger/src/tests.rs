@@ -577,7 +577,7 @@ async fn l6_the_services_role_can_do_all_that_the_service_does(pool: PgPool) {
         .await
         .unwrap();
     let ground = Ground::on(start(&service, |_| {})).await;
-    let command = ground.dispatched("diag.nvml", "api:1").await;
+    let command = ground.dispatched("inventory.refresh", "api:1").await;
     ground
         .report(&command, UpdateState::Succeeded)
         .await
@@ -674,11 +674,13 @@ async fn k4_a_lane_has_a_limit_and_the_others_do_not_feel_it(pool: PgPool) {
 async fn d3_what_is_due_goes_in_seq_order_within_credits(pool: PgPool) {
     let ground = Ground::on(start(&pool, batches::with_approvers)).await;
     for index in 0..12 {
-        ground.queue("diag.nvml", &format!("api:c{index}")).await;
+        ground
+            .queue("inventory.refresh", &format!("api:c{index}"))
+            .await;
         ground.queue("logs.collect", &format!("api:b{index}")).await;
     }
-    let mut held = ground.run("diag.nvml", "api:held");
-    held.batch_id = Some(batches::proposed(&ground, "diag.nvml").await.id);
+    let mut held = ground.run("inventory.refresh", "api:held");
+    held.batch_id = Some(batches::proposed(&ground, "inventory.refresh").await.id);
     let held = ground.ledger.enqueue(&ground.actor, held).await.unwrap();
     assert_eq!(held.command.state_name().as_str(), "pending");
     let mut conn = pool.acquire().await.unwrap();
@@ -690,7 +692,10 @@ async fn d3_what_is_due_goes_in_seq_order_within_credits(pool: PgPool) {
             .map(|c| c.queued.seq)
             .collect::<Vec<_>>()
     };
-    assert_eq!(kinds("diag.nvml", &first), [1, 3, 5, 7, 9, 11, 13, 15]);
+    assert_eq!(
+        kinds("inventory.refresh", &first),
+        [1, 3, 5, 7, 9, 11, 13, 15]
+    );
     assert_eq!(kinds("logs.collect", &first), [2, 4]);
     for command in &first {
         ground
@@ -706,7 +711,7 @@ async fn d3_what_is_due_goes_in_seq_order_within_credits(pool: PgPool) {
         .unwrap();
     ground.report(&first[1], UpdateState::Busy).await.unwrap();
     let next = due().await;
-    assert_eq!(kinds("diag.nvml", &next), [17]);
+    assert_eq!(kinds("inventory.refresh", &next), [17]);
     assert_eq!(kinds("logs.collect", &next), [6]);
 }
 

@@ -1,4 +1,5 @@
-//! What must hold of any log, checked from the log alone (SPEC L1, S1–S4, K3, D2, D3, T1, T2, P1, P3).
+//! What must hold of any log, checked from the log alone (SPEC L1, S1–S4, K3, D2, D3, T1, T2,
+//! P1–P3).
 //!
 //! A [`Checker`] is fed the events in the order of their positions and says what is wrong with
 //! each. It keeps a fold of its own, much smaller than [`crate::command::Command::evolve`] and
@@ -11,6 +12,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::attestation::Unproved;
 use crate::dsse::PublicKey;
 use crate::event::{Body, Event, Outcome, Stream};
 use crate::id::{BatchId, CommandId, NodeId};
@@ -18,6 +20,7 @@ use crate::kind::{Lane, Registry};
 use crate::limits::{SWEEP_SECONDS, UNREGISTERED_TIMEOUT_SECONDS};
 use crate::time::Timestamp;
 
+mod attestation;
 mod batch;
 mod command;
 mod dispatch;
@@ -95,6 +98,12 @@ pub enum Rule {
     /// A node's word needs a command that was sent to it (SPEC S1).
     #[error("S1: the node reports on a command that was never dispatched")]
     NeverDispatched,
+    /// The end of an attested command is signed by its node (SPEC P2).
+    #[error("P2: the end of an attested command is not signed by the node")]
+    Unattested,
+    /// A node's signature over an end is by the certificate that it had then (SPEC P2).
+    #[error("P2: the node's signature over the end does not hold: {0}")]
+    BadAttestation(Unproved),
     /// A command belongs to a batch that there is, of its tenant (SPEC P3).
     #[error("P3: the batch that it names is not there")]
     UnknownBatch,

@@ -1,6 +1,7 @@
 //! Why a request does not change the ledger. Each refusal tells what was asked, what stands
 //! against it and, where there is one, what would work.
 
+use crate::attestation::Unproved;
 use crate::command::StateName;
 use crate::id::{BatchId, CommandId, NodeId};
 use crate::kind::Lane;
@@ -74,6 +75,15 @@ pub enum Refusal {
     /// A report on a command that no gateway ever sent.
     #[error("command was never dispatched")]
     NeverDispatched,
+    /// The node has to sign how a command of an attested kind ended, and has not (SPEC P2).
+    #[error("nodeSig is missing; {kind} is attested: the node must sign how it ended")]
+    Unattested {
+        /// The command's kind.
+        kind: String,
+    },
+    /// A signature that is not the node's over what it is said to have said (SPEC P2).
+    #[error("nodeSig does not hold: {0}")]
+    BadAttestation(Unproved),
     /// The sweeper's view was old: the deadline has not passed (SPEC T2).
     #[error("command is not overdue before {until}")]
     NotOverdue {

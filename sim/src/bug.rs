@@ -67,6 +67,8 @@ bugs! {
     EndsForgotten;
     /// A lost journal comes back under the same id.
     LostJournalKeepsItsId;
+    /// The ledger does not look at signatures over ends.
+    SignatureNotHeld;
     /// The ledger takes a fresh journal's word that nothing happened.
     FreshJournalBelieved;
     /// A restart runs again whatever has no end.

@@ -4,13 +4,13 @@ use ledger_protocol::batch::Leaf;
 use ledger_protocol::canonical;
 use ledger_protocol::command::State;
 use ledger_protocol::command::enqueue::Enqueue;
-use ledger_protocol::event::NodeCertified;
 use ledger_protocol::id::{BatchId, CommandId};
 use ledger_protocol::kind::Role;
 use ledger_protocol::refusal::Refusal;
 use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
 use serde_json::json;
 
+use crate::attest::certificate;
 use crate::world::World;
 
 const OF_NODES: &[&str] = &[
@@ -112,15 +112,10 @@ impl World {
         let n = self.chance.below(self.machines.len());
         let at = Timestamp::from_micros(self.now);
         let few = self.chance.one_in(2);
-        let certified = NodeCertified {
-            allowed_kinds: few.then(|| vec!["diag.nvml".to_owned(), "logs.collect".to_owned()]),
-            fingerprint: "ab".repeat(32),
-            not_after: at.plus_seconds(100_000),
-            not_before: at,
-            public_key: vec![0; 32],
-        };
+        let allowed = few.then(|| vec!["diag.nvml".to_owned(), "logs.collect".to_owned()]);
         let api = ledger_protocol::event::Actor::api("ada");
         let id = self.machines[n].id;
+        let certified = certificate(id, allowed, at);
         self.ledger.certify(id, &api, certified, at);
     }
 

@@ -11,7 +11,7 @@ use ledger_protocol::command::{
     Command, State, StateName, cancel, dispatch, expire, rejoin, release, report,
 };
 use ledger_protocol::dsse::{PublicKey, Purpose, sign};
-use ledger_protocol::event::{Actor, Approver, Body, Event, Outcome, Stream};
+use ledger_protocol::event::{Actor, Approver, Body, CommandLateResult, Event, Outcome, Stream};
 use ledger_protocol::frame::{JournalEntry, Update};
 use ledger_protocol::id::{BatchId, CommandId, EventId, NodeId, TenantId};
 use ledger_protocol::invariants::Checker;
@@ -358,7 +358,11 @@ impl Ledger {
         if self.has(Bug::SettledAgain) && command.state_name().is_terminal() {
             command.state = State::Running { epoch };
         }
-        let body = report::decide(&command, &node, epoch, update, retry_at)?;
+        let body = if self.has(Bug::SignatureNotHeld) {
+            unheld(&mut command, &node, epoch, update, retry_at)?
+        } else {
+            report::decide(&command, &node, epoch, update, retry_at)?
+        };
         self.on_command(id, actor, now, body.into_iter().collect());
         Ok(())
     }
@@ -544,6 +548,29 @@ impl Ledger {
 /// The key of the one approver.
 fn approver() -> SigningKey {
     SigningKey::from_bytes(&[7; 32])
+}
+
+/// What a ledger decides that stores signatures and does not look at them.
+fn unheld(
+    command: &mut Command,
+    node: &Node,
+    epoch: u64,
+    update: &Update,
+    retry_at: Timestamp,
+) -> Result<Option<Body>, Refusal> {
+    command.queued.attested = false;
+    let unsigned = Update {
+        node_sig: None,
+        ..update.clone()
+    };
+    let mut body = report::decide(command, node, epoch, &unsigned, retry_at)?;
+    if let Some(Body::CommandSettled(end) | Body::CommandLateResult(CommandLateResult(end))) =
+        &mut body
+        && end.reason == update.reason
+    {
+        end.node_sig.clone_from(&update.node_sig);
+    }
+    Ok(body)
 }
 
 /// Makes any epoch look like the newest.

@@ -9,6 +9,7 @@
 //! To replay a seed: `SIM_SEED=<seed> cargo test -p ledger-sim --test all schedules -- --nocapture`.
 //! To run more: `SIM_SCHEDULES=1000000`.
 
+mod attest;
 mod bug;
 mod calm;
 mod chance;

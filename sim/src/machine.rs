@@ -129,7 +129,7 @@ impl World {
         let now = self.now;
         let at = Timestamp::from_micros(now);
         let machine = &mut self.machines[n];
-        let life = machine.disk.life;
+        let (id, life) = (machine.id, machine.disk.life);
         let Some(process) = &mut machine.process else {
             return false;
         };
@@ -177,7 +177,7 @@ impl World {
                 let jobs = process.jobs.iter_mut().filter(|job| job.id == id);
                 jobs.for_each(|job| job.stop = true);
             }
-            Effect::Send(frame) => {
+            Effect::Send(mut frame) => {
                 if let Frame::CommandUpdate(CommandUpdate { updates }) = &frame {
                     for update in updates {
                         if let Some(command) = self.ledger.commands.get(&update.command_id) {
@@ -185,9 +185,9 @@ impl World {
                         }
                     }
                 }
-                let connection = process
-                    .connection
-                    .and_then(|id| self.connections.get_mut(&id));
+                let connection = process.connection;
+                self.sign(id, &mut frame);
+                let connection = connection.and_then(|id| self.connections.get_mut(&id));
                 if let (Some(connection), Ok(bytes)) = (connection, frame.encode())
                     && !connection.broken
                 {

@@ -53,6 +53,8 @@ tally! {
     returned;
     /// Appends that an old epoch lost.
     fenced;
+    /// Ends that a lying gateway changed or stripped of their signature.
+    forged;
     /// Ends that a sweeper came too late for.
     overtaken;
     /// Writes of a journal that failed.

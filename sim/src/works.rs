@@ -126,13 +126,14 @@ impl World {
         };
         let actor = self.gateways[g].actor.clone();
         let mut answers = Vec::new();
-        for update in updates {
+        for mut update in updates {
             let (command, state) = (update.command_id, update.state);
             // Some of a batch may be taken in, and the others not.
             if unavailable && self.chance.one_in(2) {
                 answers.push((command, state, Answer::None));
                 continue;
             }
+            let forged = self.lie(g, &mut update);
             let attempts = self
                 .ledger
                 .commands
@@ -163,6 +164,7 @@ impl World {
                     return self.end_session(g, id, "superseded");
                 }
                 Err(Refusal::NodeDeleted(_)) => return self.end_session(g, id, "node-deleted"),
+                Err(refusal) if forged => Answer::refused(&refusal),
                 Err(refusal) => {
                     let late = format!("{command}: a report was refused: {refusal}");
                     self.wrong.push(late);

@@ -1,16 +1,17 @@
 //! One schedule: the parts of the system, and in which order they go on.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use ledger_protocol::command::enqueue::Enqueue;
 use ledger_protocol::daemon::{Record, SupportedKinds};
 use ledger_protocol::event::{Actor, Body, NodeRegistered, Outcome};
 use ledger_protocol::frame::Frame;
-use ledger_protocol::id::{JournalId, NodeId, TenantId};
+use ledger_protocol::id::{CommandId, JournalId, NodeId, TenantId};
 use ledger_protocol::kind::{Lane, Registry, Role};
 use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
 
+use crate::attest::certificate;
 use crate::bug::Bug;
 use crate::chance::Chance;
 use crate::disk::Disk;
@@ -99,6 +100,10 @@ pub(crate) struct World {
     pub(crate) truth: Truth,
     pub(crate) machines: Vec<Machine>,
     pub(crate) gateways: Vec<Gateway>,
+    /// The gateway that lies about how commands ended.
+    pub(crate) liar: Option<usize>,
+    /// Commands of whose end it lied. The node has its answer, a refusal, and names them no more.
+    pub(crate) lied_of: BTreeSet<CommandId>,
     pub(crate) sweepers: Vec<Sweeper>,
     pub(crate) connections: BTreeMap<u64, Connection>,
     pub(crate) kinds: Registry,
@@ -133,7 +138,9 @@ impl World {
                 name: format!("node-{n}"),
                 role,
             };
-            ledger.register(id, &Actor::api("ada"), at, registered.into());
+            let ada = Actor::api("ada");
+            ledger.register(id, &ada, at, registered.into());
+            ledger.certify(id, &ada, certificate(id, None, at), at);
             machines.push(Machine {
                 id,
                 role,
@@ -168,6 +175,8 @@ impl World {
         Self {
             now: START,
             records_first: chance.one_in(2),
+            lied_of: BTreeSet::new(),
+            liar: chance.one_in(8).then(|| chance.below(2)),
             chance,
             rates,
             faults_on: true,
@@ -322,7 +331,8 @@ impl World {
                     is_stale && is_known && end.reason.as_deref() == Some("journal-lost");
                 tally.falsely_lost += u64::from(is_false);
                 let has_copy = self.machines.iter().any(|machine| machine.is_copy);
-                let is_known = is_known && !is_stale && !has_copy;
+                let was_refused = self.lied_of.contains(&id);
+                let is_known = is_known && !is_stale && !has_copy && !was_refused;
                 let said = self.truth.settled(command, end, is_known);
                 let reason = end.reason.as_deref();
                 let ends_daemon = command.queued.self_terminating;

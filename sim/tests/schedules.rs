@@ -68,6 +68,7 @@ fn assert_enough(tally: &Tally) {
         ("started", tally.started, 200_000),
         ("returned", tally.returned, 8_000),
         ("fenced", tally.fenced, 15_000),
+        ("forged", tally.forged, 200),
         ("overtaken", tally.overtaken, 50_000),
         ("journal_failed", tally.journal_failed, 7_000),
         ("journals_lost", tally.journals_lost, 8_000),

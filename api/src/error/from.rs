@@ -160,6 +160,8 @@ impl From<Refusal> for Error {
             | Refusal::PastDeadline { .. }
             | Refusal::StaleGeneration { .. }
             | Refusal::NeverDispatched
+            | Refusal::Unattested { .. }
+            | Refusal::BadAttestation(_)
             | Refusal::NotOverdue { .. }
             | Refusal::BatchExpired { .. }
             | Refusal::BatchNotApproved { .. }

@@ -39,7 +39,12 @@ async fn work(world: &World, daemons: &mut [Daemon]) -> Duration {
     let began = Instant::now();
     let queueing = async {
         for _ in 0..COMMANDS {
-            join_all(nodes.iter().map(|node| world.run(*node, "diag.nvml"))).await;
+            join_all(
+                nodes
+                    .iter()
+                    .map(|node| world.run(*node, "inventory.refresh")),
+            )
+            .await;
         }
     };
     let working = daemons.iter_mut().map(|daemon| async {
@@ -65,7 +70,7 @@ async fn work(world: &World, daemons: &mut [Daemon]) -> Duration {
 async fn pending(world: &World, nodes: usize) -> Vec<NodeId> {
     let register = async |number: usize| {
         let node = world.register(&format!("without a session {number}")).await;
-        world.run(node, "diag.nvml").await;
+        world.run(node, "inventory.refresh").await;
         node
     };
     let nodes = stream::iter(0..nodes).map(register);

@@ -17,7 +17,7 @@ async fn k3_of_20_control_commands_8_are_in_flight_and_each_end_lets_one_more_go
     let node = world.register("n").await;
     let mut queued = Vec::new();
     for _ in 0..20 {
-        queued.push(world.run(node, "diag.nvml").await);
+        queued.push(world.run(node, "inventory.refresh").await);
     }
     let mut daemon = world.open(&world.identity(node, None)).await;
     let credits = usize::try_from(lane_credits(Lane::Control)).unwrap();
@@ -56,7 +56,7 @@ async fn k3_a_full_bulk_lane_does_not_delay_control(pool: PgPool) {
     for expected in &bulk[..2] {
         assert_eq!(daemon.receive_command().await.command_id, *expected);
     }
-    let control = world.run(daemon.node, "diag.nvml").await;
+    let control = world.run(daemon.node, "inventory.refresh").await;
     assert_eq!(daemon.receive_command().await.command_id, control);
     daemon.assert_quiet().await;
 }
@@ -78,7 +78,7 @@ async fn d12_a_cancel_reaches_the_node_once_per_period_until_the_command_ends(po
     // A pending command ends without the node.
     let order = Run {
         not_before: Some(world.ledger.now().plus_seconds(60)),
-        ..world.order(daemon.node, "diag.nvml")
+        ..world.order(daemon.node, "inventory.refresh")
     };
     let pending = world.queue(order).await;
     world.cancel(daemon.node, pending).await;
@@ -92,10 +92,10 @@ async fn t1_a_command_waits_for_its_not_before_and_delays_no_other(pool: PgPool)
     let not_before = world.ledger.now().plus_micros(1_500_000);
     let order = Run {
         not_before: Some(not_before),
-        ..world.order(daemon.node, "diag.nvml")
+        ..world.order(daemon.node, "inventory.refresh")
     };
     let later = world.queue(order).await;
-    let now = world.run(daemon.node, "diag.nvml").await;
+    let now = world.run(daemon.node, "inventory.refresh").await;
     assert_eq!(daemon.receive_command().await.command_id, now);
     assert_eq!(daemon.receive_command().await.command_id, later);
     let dispatched_at = world.command(later).await.dispatched_at.unwrap();
@@ -107,7 +107,7 @@ async fn t1_a_command_waits_for_its_not_before_and_delays_no_other(pool: PgPool)
 async fn d4_a_busy_node_gets_its_command_again_after_a_backoff(pool: PgPool) {
     let world = World::start(pool).await;
     let mut daemon = world.daemon("n").await;
-    let id = world.run(daemon.node, "diag.nvml").await;
+    let id = world.run(daemon.node, "inventory.refresh").await;
     daemon.receive_command().await;
     daemon.say(id, UpdateState::Busy).await;
     let State::Pending {
@@ -129,7 +129,7 @@ async fn t1_a_desired_state_reaches_the_node_and_lets_go_what_waited_for_it(pool
     let mut daemon = world.daemon("n").await;
     let order = Run {
         min_generation: Some(1),
-        ..world.order(daemon.node, "diag.nvml")
+        ..world.order(daemon.node, "inventory.refresh")
     };
     let id = world.queue(order).await;
     daemon.assert_quiet().await;
@@ -173,7 +173,9 @@ async fn d3_many_nodes_get_every_command_once_and_in_order(pool: PgPool) {
     let nodes: Vec<_> = daemons.iter().map(|daemon| daemon.node).collect();
     let queueing = async {
         for _ in 0..COMMANDS {
-            let runs = nodes.iter().map(|node| world.run(*node, "diag.nvml"));
+            let runs = nodes
+                .iter()
+                .map(|node| world.run(*node, "inventory.refresh"));
             futures_util::future::join_all(runs).await;
         }
     };

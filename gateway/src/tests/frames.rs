@@ -39,7 +39,7 @@ async fn d1_bad_frames_close_their_session_with_a_reason_and_nothing_else(pool: 
         let recorded = world.until_closed(node).await;
         assert!(reason.starts_with(&recorded), "{recorded}");
     }
-    let command = world.run(other.node, "diag.nvml").await;
+    let command = world.run(other.node, "inventory.refresh").await;
     assert_eq!(other.receive_command().await.command_id, command);
 }
 
@@ -76,7 +76,7 @@ async fn d1_a_session_that_does_not_begin_with_its_own_hello_is_closed(pool: PgP
 async fn d13_an_oversized_frame_is_refused_by_name_and_the_session_lives_on(pool: PgPool) {
     let world = World::start(pool).await;
     let mut daemon = world.daemon("n").await;
-    let command = world.run(daemon.node, "diag.nvml").await;
+    let command = world.run(daemon.node, "inventory.refresh").await;
     assert_eq!(daemon.receive_command().await.command_id, command);
     let update = Update {
         result: Some(vec![0; FRAME_BYTES_MAX]),
@@ -94,7 +94,7 @@ async fn d1_one_refused_update_says_nothing_about_the_others(pool: PgPool) {
     let mut daemon = world.daemon("n").await;
     let mut sent = Vec::new();
     for _ in 0..2 {
-        world.run(daemon.node, "diag.nvml").await;
+        world.run(daemon.node, "inventory.refresh").await;
         sent.push(daemon.receive_command().await.command_id);
     }
     let unknown = CommandId::new(world.ledger.now(), [9; 10]);
@@ -123,7 +123,7 @@ async fn a6_a_node_cannot_report_another_nodes_command(pool: PgPool) {
     let world = World::start(pool).await;
     let mut one = world.daemon("one").await;
     let mut two = world.daemon("two").await;
-    let command = world.run(one.node, "diag.nvml").await;
+    let command = world.run(one.node, "inventory.refresh").await;
     assert_eq!(one.receive_command().await.command_id, command);
     let ack = two
         .report(vec![Update::bare(command, UpdateState::Succeeded)])
@@ -164,7 +164,7 @@ async fn d1_a_daemon_that_does_not_read_is_let_go_and_nobody_waits_for_it(pool: 
     {
         asked += 1;
     }
-    let command = world.run(other.node, "diag.nvml").await;
+    let command = world.run(other.node, "inventory.refresh").await;
     assert_eq!(other.receive_command().await.command_id, command);
     let reason = world.until_closed(node).await;
     assert!(reason.contains("slow"), "{reason}");

@@ -59,7 +59,7 @@ async fn l10_a_database_link_that_is_cut_again_and_again_loses_no_command(pool: 
     let queueing = async {
         let mut queued = Vec::new();
         for _ in 0..COMMANDS {
-            let order = world.order(node, "diag.nvml");
+            let order = world.order(node, "inventory.refresh");
             // The same key tells what became of an append without an answer.
             loop {
                 match world

@@ -138,7 +138,7 @@ async fn s1_a_command_that_ends_before_its_first_word_is_answered_has_its_whole_
 ) {
     let world = World::start(pool.clone()).await;
     let mut daemon = world.daemon("n").await;
-    let command = world.run(daemon.node, "diag.nvml").await;
+    let command = world.run(daemon.node, "inventory.refresh").await;
     daemon.receive_command().await;
     let states = [
         UpdateState::Acked,
@@ -223,6 +223,6 @@ async fn k3_behind_a_thousand_bulk_commands_a_control_command_goes_at_once(pool:
     for _ in 0..2 {
         assert_eq!(daemon.receive_command().await.kind, "logs.collect");
     }
-    let control = world.run(daemon.node, "diag.nvml").await;
+    let control = world.run(daemon.node, "inventory.refresh").await;
     assert_eq!(daemon.receive_command().await.command_id, control);
 }

@@ -54,7 +54,7 @@ async fn d2_a_newer_session_closes_the_older_one_whose_reports_are_refused(pool:
     let node = world.register("n").await;
     let identity = world.identity(node, None);
     let mut old = world.open(&identity).await;
-    let id = world.run(node, "diag.nvml").await;
+    let id = world.run(node, "inventory.refresh").await;
     assert_eq!(old.receive_command().await.command_id, id);
     let mut new = world.open(&identity).await;
     assert_eq!((old.epoch, new.epoch), (1, 2));
@@ -103,7 +103,12 @@ async fn d6_a_reconnect_replays_what_is_in_flight_in_order_and_then_cancels(pool
     let identity = world.identity(node, None);
     let mut daemon = world.open(&identity).await;
     let mut sent = Vec::new();
-    for kind in ["diag.nvml", "logs.collect", "node.reboot", "diag.nvml"] {
+    for kind in [
+        "inventory.refresh",
+        "logs.collect",
+        "node.reboot",
+        "inventory.refresh",
+    ] {
         world.run(node, kind).await;
         sent.push(daemon.receive_command().await.command_id);
     }

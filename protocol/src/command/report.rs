@@ -1,10 +1,11 @@
-//! The node's word on a command (SPEC section 2, S1–S4, D13).
+//! The node's word on a command (SPEC section 2, S1–S4, D13, P2).
 //!
 //! Reports may come late, twice, out of order or not at all: what is already known is no event,
 //! and the first end stands.
 
 use serde_json::json;
 
+use crate::attestation::Statement;
 use crate::canonical;
 use crate::event::{
     Body, CommandAcked, CommandLateResult, CommandReturned, CommandRunning, Ending, Outcome,
@@ -86,6 +87,7 @@ pub fn decide(
         UpdateState::Rejected => Outcome::Rejected,
         UpdateState::Cancelled => Outcome::Cancelled,
     };
+    check_attestation(command, node, update)?;
     let ending = Ending {
         outcome,
         reason: update.reason.clone(),
@@ -98,7 +100,8 @@ pub fn decide(
         State::Settled(settled) => {
             let by_node = settled.end.epoch.is_some();
             let end = settled.end.ending();
-            let known = by_node && (end == ending || end == without_knowledge(&ending));
+            let said = [&ending, &without_knowledge(&ending)];
+            let known = by_node && said.iter().any(|said| end.says_the_same(said));
             let news = !known && settled.late.is_none();
             let word = command.end(ending, Some(epoch));
             Ok(news.then_some(Body::CommandLateResult(CommandLateResult(word))))
@@ -114,6 +117,23 @@ pub fn decide(
             };
             Ok(Some(command.settled(ending, Some(epoch))))
         }
+    }
+}
+
+/// Refuses an end that is not shown to be the node's word (SPEC P2): one of an attested kind without
+/// a signature, and any with a signature that does not hold.
+fn check_attestation(command: &Command, node: &Node, update: &Update) -> Result<(), Refusal> {
+    let Some(statement) = Statement::of_update(node.id, update) else {
+        return Ok(());
+    };
+    match &update.node_sig {
+        Some(signature) => statement
+            .verify(node.certificate.as_ref(), signature)
+            .map_err(Refusal::BadAttestation),
+        None if command.queued.attested => Err(Refusal::Unattested {
+            kind: command.queued.kind.clone(),
+        }),
+        None => Ok(()),
     }
 }
 

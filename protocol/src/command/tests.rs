@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+mod attested;
 mod copied_journal;
 mod lost_journal;
 
@@ -48,7 +49,7 @@ fn event(stream: Stream, version: u64, at: Timestamp, body: Body) -> Event {
     }
 }
 
-/// A node with an open session of epoch 1.
+/// A node with a certificate and an open session of epoch 1.
 fn connected_node() -> Node {
     let stream = Stream::Node(node_id());
     let registered = NodeRegistered {
@@ -61,6 +62,7 @@ fn connected_node() -> Node {
         &event(stream, 1, NOW, Body::NodeRegistered(registered)),
     )
     .unwrap();
+    let node = attested::certify(node, &attested::key(1));
     open(node, JournalId::new(NOW, [5; 10]))
 }
 
@@ -188,7 +190,7 @@ impl Life {
         ) {
             update.result = canonical::from_json(&serde_json::json!({ "ok": 1 })).ok();
         }
-        self.report_update(&update)
+        self.report_update(&attested::signed(update))
     }
 
     fn report_update(&mut self, update: &Update) -> Result<(), Refusal> {
@@ -864,7 +866,7 @@ fn l11_a_journal_that_has_seen_more_lifts_seq() {
     assert_eq!(opened.seq_lifted, Some(41));
     let opened = event(
         Stream::Node(node_id()),
-        3,
+        node.version + 1,
         NOW,
         Body::NodeSessionOpened(opened),
     );

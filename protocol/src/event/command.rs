@@ -240,6 +240,24 @@ impl Ending {
             node_sig: None,
         }
     }
+
+    /// Whether the other one says the same; by whose signature is not what it says, and a node that
+    /// has joined anew signs with another key.
+    pub fn says_the_same(&self, other: &Self) -> bool {
+        let Self {
+            outcome,
+            reason,
+            details,
+            result,
+            result_truncated,
+            node_sig: _,
+        } = self;
+        *outcome == other.outcome
+            && *reason == other.reason
+            && *details == other.details
+            && *result == other.result
+            && *result_truncated == other.result_truncated
+    }
 }
 
 /// The command ended. Exactly one per command (SPEC S4).

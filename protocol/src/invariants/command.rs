@@ -23,6 +23,7 @@ pub(super) struct Tracked {
     pub(super) phase: Phase,
     /// It was dispatched at least once.
     pub(super) sent: bool,
+    pub(super) attested: bool,
     late: bool,
 }
 
@@ -165,6 +166,7 @@ impl Checker {
             Body::CommandSettled(body) => {
                 self.check_names(event, body.node_id, &body.kind, body.seq);
                 self.check_end(id, body, event);
+                self.check_attestation(id, body, event);
                 let outcome = body.state;
                 self.change(id, event.at, |command, _| {
                     command.phase = Phase::Ended(outcome);
@@ -179,6 +181,7 @@ impl Checker {
                 if phase.is_live() || !first {
                     self.broken(event, impossible);
                 }
+                self.check_attestation(id, body, event);
             }
             Body::CommandQueued(_)
             | Body::NodeRegistered(_)
@@ -224,6 +227,7 @@ impl Checker {
                 since: event.at,
             },
             sent: false,
+            attested: queued.attested,
             late: false,
         };
         self.commands.insert(id, command);

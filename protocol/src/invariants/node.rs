@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Checker, Rule};
-use crate::event::{Body, Event};
+use crate::event::{Body, Event, NodeCertified};
 use crate::id::{CommandId, NodeId};
 use crate::kind::Lane;
 use crate::limits::lane_credits;
@@ -19,7 +19,8 @@ pub(super) struct TrackedNode {
     pub(super) applied_generation: u64,
     pub(super) generation_at: Timestamp,
     pub(super) certified_at: Option<Timestamp>,
-    allowed_kinds: Option<Vec<String>>,
+    /// Its newest certificate.
+    pub(super) certificate: Option<NodeCertified>,
     open: bool,
     generation: u64,
     lanes: [TrackedLane; 3],
@@ -61,7 +62,7 @@ impl TrackedNode {
             applied_generation: 0,
             generation_at: at,
             certified_at: None,
-            allowed_kinds: None,
+            certificate: None,
             open: false,
             generation: 0,
             lanes: Lane::ALL.map(lane),
@@ -73,7 +74,8 @@ impl TrackedNode {
     }
 
     pub(super) fn accepts(&self, kind: &str) -> bool {
-        let allowed = self.allowed_kinds.as_ref();
+        let certificate = self.certificate.as_ref();
+        let allowed = certificate.and_then(|held| held.allowed_kinds.as_ref());
         allowed.is_none_or(|allowed| allowed.iter().any(|name| name == kind))
     }
 
@@ -135,7 +137,7 @@ impl Checker {
                 }
             }
             Body::NodeCertified(body) => {
-                node.allowed_kinds.clone_from(&body.allowed_kinds);
+                node.certificate = Some(body.clone());
                 node.certified_at = Some(at);
             }
             Body::NodeSpecSet(body) => {

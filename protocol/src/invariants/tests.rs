@@ -1,3 +1,5 @@
+mod attested;
+
 use ed25519_dalek::SigningKey;
 
 use super::*;

@@ -36,6 +36,8 @@ fn code(refusal: &Refusal) -> &'static str {
         Refusal::UnknownNode(_) | Refusal::UnknownCommand(_) => "UNKNOWN_COMMAND",
         Refusal::NeverDispatched => "NEVER_SENT",
         Refusal::Invalid { .. } => "OUT_OF_BOUNDS",
+        Refusal::Unattested { .. } => "UNATTESTED",
+        Refusal::BadAttestation(_) => "BAD_ATTESTATION",
         Refusal::NodeDeleted(_)
         | Refusal::NodeExists(_)
         | Refusal::StaleEpoch { .. }

@@ -299,7 +299,7 @@ fn d1_the_document_has_the_codes_of_refused_updates() {
     for code in &sent {
         assert!(documented.contains(code), "{code}");
     }
-    assert_eq!(sent.len(), 4);
+    assert_eq!(sent.len(), 6);
 }
 
 #[test]
