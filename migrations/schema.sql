@@ -178,6 +178,18 @@ CREATE TABLE public.publications (
     CONSTRAINT publications_position_check CHECK (("position" >= 0))
 );
 
+CREATE TABLE public.refused_reports (
+    node uuid NOT NULL,
+    command uuid NOT NULL,
+    state text NOT NULL,
+    code text NOT NULL,
+    gateway text NOT NULL,
+    problem text NOT NULL,
+    reports bigint NOT NULL,
+    first_at timestamp with time zone NOT NULL,
+    last_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE public.tenants (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -245,6 +257,9 @@ ALTER TABLE ONLY public.nodes
 ALTER TABLE ONLY public.publications
     ADD CONSTRAINT publications_pkey PRIMARY KEY (name);
 
+ALTER TABLE ONLY public.refused_reports
+    ADD CONSTRAINT refused_reports_pkey PRIMARY KEY (node, command, state, code);
+
 ALTER TABLE ONLY public.tenants
     ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
 
@@ -275,6 +290,8 @@ CREATE INDEX events_000002_stream_position_idx ON public.events_000002 USING btr
 CREATE INDEX nodes_gateway_lease ON public.nodes USING btree (gateway_lease, id) WHERE (gateway_lease IS NOT NULL);
 
 CREATE INDEX nodes_tenant ON public.nodes USING btree (tenant, id);
+
+CREATE INDEX refused_reports_newest ON public.refused_reports USING btree (node, last_at DESC);
 
 ALTER INDEX public.events_pkey ATTACH PARTITION public.events_000000_pkey;
 
@@ -327,5 +344,7 @@ GRANT SELECT,INSERT,UPDATE ON TABLE public.node_specs TO command_ledger_service;
 GRANT SELECT,INSERT,UPDATE ON TABLE public.nodes TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.publications TO command_ledger_service;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.refused_reports TO command_ledger_service;
 
 GRANT SELECT,INSERT ON TABLE public.tenants TO command_ledger_service;

@@ -10,6 +10,7 @@ mod error;
 pub mod join_tokens;
 pub mod log;
 pub mod nodes;
+pub mod refused_reports;
 pub mod rows;
 pub mod trust;
 pub mod write;

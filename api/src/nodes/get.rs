@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ledger_projections::{nodes, trust};
+use ledger_projections::{nodes, refused_reports, trust};
 use ledger_protocol::canonical;
 use ledger_protocol::id::NodeId;
 
-use super::view::{NodeView, TrustView};
+use super::view::{NodeView, RefusedReportView, TrustView};
 use crate::Api;
 use crate::auth::{Caller, Permission};
 use crate::error::Error;
@@ -34,5 +34,7 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
         let json = spec.map(|spec| canonical::to_json(&spec.spec)).transpose();
         view.spec = json.map_err(Error::internal)?;
     }
+    let refused = refused_reports::of_node(&mut *api.connection().await?, node.id).await?;
+    view.refused_reports = refused.iter().map(RefusedReportView::of).collect();
     render(&view)
 }

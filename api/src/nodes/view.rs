@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use ledger_projections::refused_reports::RefusedReport;
 use ledger_projections::trust::Standing;
 use ledger_protocol::event::NodeCertified;
-use ledger_protocol::id::{NodeId, TenantId};
+use ledger_protocol::id::{CommandId, NodeId, TenantId};
 use ledger_protocol::node::{Node, Session};
 use serde::Serialize;
 use serde_json::Value;
@@ -42,6 +43,42 @@ pub(super) struct NodeView<'a> {
     /// Desired state; shown with one node, not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) spec: Option<Value>,
+    /// What the node, or who spoke for it, reported and the ledger did not take, the newest first;
+    /// shown with one node, not in lists.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) refused_reports: Vec<RefusedReportView<'a>>,
+}
+
+/// A report that was refused, as often as it came.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct RefusedReportView<'a> {
+    command_id: CommandId,
+    /// What it said.
+    state: &'a str,
+    code: &'a str,
+    problem: &'a str,
+    /// Who brought the newest one.
+    gateway: &'a str,
+    reports: u64,
+    first_at: Time,
+    last_at: Time,
+}
+
+impl<'a> RefusedReportView<'a> {
+    /// The report as it is kept.
+    pub(super) fn of(report: &'a RefusedReport) -> Self {
+        Self {
+            command_id: report.command,
+            state: &report.state,
+            code: &report.code,
+            problem: &report.problem,
+            gateway: &report.gateway,
+            reports: report.reports,
+            first_at: Time(report.first_at),
+            last_at: Time(report.last_at),
+        }
+    }
 }
 
 /// Since when the node is connected and where, or since when it is not and why.
@@ -128,6 +165,7 @@ impl<'a> NodeView<'a> {
             deleted_at: node.deleted_at.map(Time),
             trust: None,
             spec: None,
+            refused_reports: Vec::new(),
         }
     }
 }

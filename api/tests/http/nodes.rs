@@ -2,6 +2,10 @@
 
 use ledger_api::Options;
 use ledger_projections::join_tokens::{self, Admission};
+use ledger_projections::refused_reports::{self, Refused};
+use ledger_protocol::event::Actor;
+use ledger_protocol::frame::UpdateState;
+use ledger_protocol::id::CommandId;
 use serde_json::{Value, json};
 use sqlx::PgPool;
 
@@ -57,6 +61,60 @@ async fn a11_a_session_is_shown_with_its_node(pool: PgPool) {
     assert_eq!(shown["connected"], false);
     assert_eq!(shown["session"]["reason"], "gone");
     assert!(shown["session"]["since"].as_str().unwrap().ends_with('Z'));
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p2_refused_reports_are_shown_with_their_node_the_newest_and_no_more(pool: PgPool) {
+    let world = World::start(pool).await;
+    let (node, other) = (world.node().await, world.node().await);
+    let shown = world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    assert_eq!(shown["refusedReports"], Value::Null);
+
+    let (gateway, begun) = (Actor::gateway("gateway-1"), world.ledger.now());
+    let kept = usize::try_from(refused_reports::KEPT_PER_NODE_MAX).unwrap();
+    let mut conn = world.pool.acquire().await.unwrap();
+    let of = |number: u8, code| Refused {
+        command: CommandId::new(begun, [number; 10]),
+        state: UpdateState::Succeeded,
+        code,
+        problem: format!("problem {number}"),
+    };
+    for number in 0..60 {
+        // Each is said twice in one frame, and the one in the middle again and again.
+        let refused = [
+            of(number, "BAD_ATTESTATION"),
+            of(number, "BAD_ATTESTATION"),
+            of(30, "UNATTESTED"),
+        ];
+        let at = begun.plus_seconds(u32::from(number));
+        refused_reports::record(&mut conn, node, &gateway, &refused, at)
+            .await
+            .unwrap();
+    }
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM refused_reports")
+        .fetch_one(&mut *conn)
+        .await
+        .unwrap();
+    assert_eq!(rows, refused_reports::KEPT_PER_NODE_MAX);
+    let shown = world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    let reports = shown["refusedReports"].as_array().unwrap();
+    assert_eq!(reports.len(), kept);
+    let newest = CommandId::new(begun, [59; 10]);
+    let of_newest = reports.iter().find(|one| one["commandId"] == json!(newest));
+    assert_eq!(
+        *of_newest.unwrap(),
+        json!({
+            "commandId": newest, "state": "succeeded", "code": "BAD_ATTESTATION",
+            "problem": "problem 59", "gateway": "gateway:gateway-1", "reports": 2,
+            "firstAt": begun.plus_seconds(59).to_string(),
+            "lastAt": begun.plus_seconds(59).to_string(),
+        })
+    );
+    assert!(reports[..2].contains(of_newest.unwrap()));
+    let repeated = reports.iter().find(|one| one["code"] == "UNATTESTED");
+    assert_eq!(repeated.unwrap()["reports"], 60);
+    let shown = world.call("nodes.get", json!({"nodeId": other})).await.ok();
+    assert_eq!(shown["refusedReports"], Value::Null);
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]

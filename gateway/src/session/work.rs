@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use ledger_projections::refused_reports::{self, Refused};
 use ledger_projections::{commands, nodes};
 use ledger_protocol::frame::{Frame, Update, UpdateState};
 use ledger_protocol::id::{CommandId, NodeId};
@@ -62,6 +63,7 @@ impl Work {
             (command, state, reported)
         });
         let mut answers = Vec::new();
+        let mut refused = Vec::new();
         for (command, state, reported) in join_all(reports).await {
             let answer = match reported {
                 Ok(_) => Answer::Recorded,
@@ -76,7 +78,16 @@ impl Work {
                     if let Some(left_out) = self.complaints.admit() {
                         warn!(%node, %command, ?state, %refusal, left_out, "a report was refused");
                     }
-                    Answer::refused(&refusal)
+                    let answer = Answer::refused(&refusal);
+                    if let Answer::Refused { code, why } = &answer {
+                        refused.push(Refused {
+                            command,
+                            state,
+                            code,
+                            problem: why.clone(),
+                        });
+                    }
+                    answer
                 }
                 Err(error) => {
                     log("a report could not be recorded", node, &error);
@@ -85,7 +96,23 @@ impl Work {
             };
             answers.push((command, state, answer));
         }
+        if !refused.is_empty() {
+            self.keep(&refused).await;
+        }
         acknowledge(answers).map_or(Done::Nothing, Done::Frame)
+    }
+
+    /// Keeps refused reports where people see them. The daemon is answered whether it works or not.
+    async fn keep(&self, refused: &[Refused]) {
+        let (ledger, actor) = (&self.shared.ledger, &self.shared.actor);
+        let kept = async {
+            let mut conn = ledger.pool().acquire().await?;
+            refused_reports::record(&mut conn, self.node, actor, refused, ledger.now()).await
+        };
+        if let Err(error) = kept.await {
+            let error = &error as &dyn std::error::Error;
+            warn!(node = %self.node, error, "refused reports could not be kept");
+        }
     }
 
     /// When a busy node is asked again. The read behind it is rare: credits keep nodes from

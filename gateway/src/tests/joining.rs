@@ -180,7 +180,11 @@ fn foreign_identity(world: &World, node: NodeId) -> Identity {
 }
 
 /// Joins as a new daemon does.
-async fn join(world: &World, node: NodeId, allowed_kinds: Option<Vec<String>>) -> Identity {
+pub(super) async fn join(
+    world: &World,
+    node: NodeId,
+    allowed_kinds: Option<Vec<String>>,
+) -> Identity {
     let soon = world.ledger.now().plus_seconds(60);
     let token = world.restricted_token(node, soon, allowed_kinds).await;
     let key = key();

@@ -1,5 +1,6 @@
 //! The gateway on a real ledger, with small daemons over real TLS WebSockets.
 
+mod attesting;
 mod daemon;
 mod dead_nodes;
 mod dispatching;
