@@ -158,7 +158,14 @@ CREATE TABLE public.leases (
 CREATE TABLE public.node_specs (
     node uuid NOT NULL,
     generation bigint NOT NULL,
-    spec bytea NOT NULL
+    spec bytea NOT NULL,
+    signed bytea
+);
+
+CREATE TABLE public.node_trust (
+    node uuid NOT NULL,
+    version bigint NOT NULL,
+    CONSTRAINT node_trust_version_check CHECK ((version >= 0))
 );
 
 CREATE TABLE public.nodes (
@@ -195,6 +202,13 @@ CREATE TABLE public.tenants (
     name text NOT NULL,
     created_at timestamp with time zone NOT NULL,
     CONSTRAINT tenants_name_check CHECK (((octet_length(name) >= 1) AND (octet_length(name) <= 200)))
+);
+
+CREATE TABLE public.trust_bundles (
+    version bigint NOT NULL,
+    bundle bytea NOT NULL,
+    signatures bytea NOT NULL,
+    CONSTRAINT trust_bundles_version_check CHECK ((version > 0))
 );
 
 ALTER TABLE ONLY public.events ATTACH PARTITION public.events_000000 FOR VALUES FROM ('0') TO ('10000000');
@@ -251,6 +265,9 @@ ALTER TABLE ONLY public.leases
 ALTER TABLE ONLY public.node_specs
     ADD CONSTRAINT node_specs_pkey PRIMARY KEY (node);
 
+ALTER TABLE ONLY public.node_trust
+    ADD CONSTRAINT node_trust_pkey PRIMARY KEY (node);
+
 ALTER TABLE ONLY public.nodes
     ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
 
@@ -262,6 +279,9 @@ ALTER TABLE ONLY public.refused_reports
 
 ALTER TABLE ONLY public.tenants
     ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY public.trust_bundles
+    ADD CONSTRAINT trust_bundles_pkey PRIMARY KEY (version);
 
 CREATE INDEX api_tokens_tenant ON public.api_tokens USING btree (tenant, id);
 
@@ -341,6 +361,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.leases TO command_ledger_servi
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.node_specs TO command_ledger_service;
 
+GRANT SELECT,INSERT,UPDATE ON TABLE public.node_trust TO command_ledger_service;
+
 GRANT SELECT,INSERT,UPDATE ON TABLE public.nodes TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.publications TO command_ledger_service;
@@ -348,3 +370,5 @@ GRANT SELECT,INSERT,UPDATE ON TABLE public.publications TO command_ledger_servic
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.refused_reports TO command_ledger_service;
 
 GRANT SELECT,INSERT ON TABLE public.tenants TO command_ledger_service;
+
+GRANT SELECT,INSERT ON TABLE public.trust_bundles TO command_ledger_service;

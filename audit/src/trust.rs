@@ -13,7 +13,10 @@ pub(crate) async fn read_all(conn: &mut PgConnection) -> Result<Vec<Published>, 
     loop {
         let after = all.last().map_or(0, |last| last.version);
         let page = trust::above(conn, after, TRUST_BUNDLES_PAGE_ROWS).await;
-        let page = page.map_err(Error::Trust)?;
+        let page = page.map_err(|error| match error {
+            ledger_projections::Error::Database(source) => Error::Database(source),
+            other => Error::Trust(other),
+        })?;
         let is_last = page.len() < TRUST_BUNDLES_PAGE_ROWS as usize;
         all.extend(page);
         if is_last {

@@ -13,6 +13,7 @@ const BUILT: &[&str] = &[
     "d1", "d2", "d3", "d4", "d5", "d6", "d10", "d12", // delivery
     "t1", "t2", "t3", "t4", // time
     "n",  // NATS
+    "p2", // signatures
     "h1", "h2", // for people
 ];
 

@@ -64,7 +64,8 @@ fn told(error: Error) -> Failure {
         | Error::Corrupt { .. }
         | Error::KeyTwice { .. }
         | Error::Row { .. }
-        | Error::Fold { .. } => Code::Failed,
+        | Error::Fold { .. }
+        | Error::Trust(_) => Code::Failed,
     };
     Failure::new(code, error)
 }

@@ -17,6 +17,7 @@ use ledger_protocol::trust::{SignedBundle, TrustBundle, intent};
 use rcgen::{KeyPair, PKCS_ED25519};
 use sqlx::PgPool;
 
+use super::daemon::{Daemon, Identity};
 use super::world::{WITHIN, World, csr};
 
 fn key(number: u8) -> SigningKey {
@@ -43,8 +44,9 @@ impl World {
     async fn publish(&self, roots: &[u8], allowance: u32) -> u64 {
         let others = roots[1..].iter().map(|number| root(*number)).collect();
         let signer = Signer::new(root(roots[0]), others, self.ledger.clock().clone());
-        let published = signer.publish(self.ledger.pool(), &policy(allowance));
-        published.await.unwrap()
+        let policy = policy(allowance);
+        let published = signer.publish(self.ledger.pool(), &policy).await;
+        published.unwrap()
     }
 
     /// Waits until this is what the ledger knows of the node.
@@ -92,20 +94,26 @@ async fn p1_a_node_that_was_offline_during_the_whole_overlap_catches_up_before_a
     let joined = world.join(&token, &csr(&key)).await;
     let joined: JoinResponse = serde_json::from_value(joined.body).unwrap();
     let first = joined.trust.expect("no trust bundle").begin().unwrap();
+    let identity = Identity {
+        certificate: joined.certificate,
+        key: key.serialize_pem(),
+        node,
+    };
+    let command = world.run(node, "diag.nvml").await;
+    let mut daemon = Daemon::connect(&world, world.gateway.address, &identity).await;
+    daemon.hello.trust_version = first.version;
+    assert_eq!(daemon.greet().await.trust, []);
+    daemon.receive_command().await;
+    drop(daemon);
 
     // Root 1 goes and root 2 comes while the node is away; and then more than a frame holds.
     world.publish(&[1, 2], 0).await;
     let mut newest = world.publish(&[2], 0).await;
-    for allowance in 1..=TRUST_BUNDLES_PER_FRAME_MAX as u32 {
+    for allowance in 1..=u32::try_from(TRUST_BUNDLES_PER_FRAME_MAX).unwrap() {
         newest = world.publish(&[2], allowance).await;
     }
-    let mut daemon = world.open(&world.identity(node, None)).await;
-    let command = world.run(node, "diag.nvml").await;
-    daemon.receive_command().await;
-    drop(daemon);
-
-    let identity = world.identity(node, None);
-    let mut daemon = super::daemon::Daemon::connect(&world, world.gateway.address, &identity).await;
+    let later = world.serve("gw-2").await;
+    let mut daemon = Daemon::connect(&world, later.address, &identity).await;
     daemon.hello.trust_version = first.version;
     let welcome = daemon.greet().await;
     assert_eq!(welcome.trust.len(), TRUST_BUNDLES_PER_FRAME_MAX);
@@ -129,6 +137,7 @@ async fn p1_a_node_that_was_offline_during_the_whole_overlap_catches_up_before_a
         panic!("it was not sent what it asked for");
     };
     assert_eq!(again.bundles.len(), 1);
+    later.stop().await;
     world.gateway.stop().await;
 }
 
