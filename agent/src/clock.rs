@@ -8,14 +8,18 @@ use ledger_protocol::daemon::Monotonic;
 use ledger_protocol::time::Timestamp;
 use rand::RngExt as _;
 use rustix::time::{ClockId, clock_gettime};
+use tokio::sync::Notify;
 
 /// No server has told the time yet.
 const UNKNOWN: i64 = i64::MIN;
+/// A correction of the server's time above this wakes who waits for a moment of it, in microseconds.
+const JUMP_MICROS: u64 = 1_000_000;
 
 /// The node's clocks, and what is known of the server's (SPEC D10). Clones share what is known.
 #[derive(Debug, Clone)]
 pub struct Clock {
     server_offset_micros: Arc<AtomicI64>,
+    jumped: Arc<Notify>,
 }
 
 impl Clock {
@@ -23,6 +27,7 @@ impl Clock {
     pub fn system() -> Self {
         Self {
             server_offset_micros: Arc::new(AtomicI64::new(UNKNOWN)),
+            jumped: Arc::new(Notify::new()),
         }
     }
 
@@ -50,7 +55,21 @@ impl Clock {
         let offset = server_now
             .as_micros()
             .saturating_sub(self.monotonic().as_micros());
-        self.server_offset_micros.store(offset, Ordering::Relaxed);
+        let before = self.server_offset_micros.swap(offset, Ordering::Relaxed);
+        if before.abs_diff(offset) > JUMP_MICROS {
+            self.jumped.notify_one();
+        }
+    }
+
+    /// Waits until the server's time becomes known, or turns out to be another than it seemed. For
+    /// one who waits at a time.
+    pub(crate) async fn jump(&self) {
+        self.jumped.notified().await;
+    }
+
+    /// The server's time, once a server has told it.
+    pub(crate) fn server(&self) -> Option<Timestamp> {
+        self.knows_server().then(|| self.best())
     }
 
     /// Whether a server has told the time.

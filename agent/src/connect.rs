@@ -1,6 +1,6 @@
 //! Opening a connection to a gateway (SPEC D1).
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ed25519_dalek::SigningKey;
@@ -34,7 +34,8 @@ pub struct Connector {
     key: SigningKey,
     server_name: ServerName<'static>,
     session: Uri,
-    tls: TlsConnector,
+    /// Of the certificate that is shown from the next connection on; clones share it.
+    tls: Arc<Mutex<TlsConnector>>,
 }
 
 impl std::fmt::Debug for Connector {
@@ -61,7 +62,7 @@ impl Connector {
             key: credentials.signing_key()?,
             server_name: gateway.server_name()?,
             session,
-            tls: TlsConnector::from(Arc::new(config)),
+            tls: Arc::new(Mutex::new(TlsConnector::from(Arc::new(config)))),
             gateway,
         })
     }
@@ -85,6 +86,19 @@ impl Connector {
         }
     }
 
+    /// Shows the certificate of these credentials from the next connection on.
+    pub(crate) fn show(&self, credentials: &Credentials, clock: &Clock) -> Result<(), Error> {
+        let config = credentials.client_config(clock)?;
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) =
+            TlsConnector::from(Arc::new(config));
+        Ok(())
+    }
+
+    fn tls(&self) -> TlsConnector {
+        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        tls.clone()
+    }
+
     pub(crate) async fn connect(&self) -> Result<Socket, Error> {
         let within = Duration::from_secs(CONNECT_SECONDS_MAX);
         let opened = tokio::time::timeout(within, self.open()).await;
@@ -106,8 +120,11 @@ impl Connector {
             .map_err(unreachable)?;
         // A report is small and is awaited: it does not wait to be sent with others.
         stream.set_nodelay(true).map_err(unreachable)?;
-        let tls = self.tls.connect(self.server_name.clone(), stream);
-        let stream = tls.await.map_err(unreachable)?;
+        let tls = self.tls();
+        let stream = tls
+            .connect(self.server_name.clone(), stream)
+            .await
+            .map_err(unreachable)?;
         let request =
             ClientRequestBuilder::new(self.session.clone()).with_sub_protocol(SUBPROTOCOL);
         let config = WebSocketConfig::default()
@@ -145,6 +162,31 @@ pub(crate) fn is_refusal(error: &Error) -> bool {
 /// side's refusal only shows when something is read.
 pub(crate) fn is_certificate_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
     use rustls::AlertDescription as Alert;
+    match tls_error(error) {
+        Some(rustls::Error::InvalidCertificate(_)) => true,
+        Some(rustls::Error::AlertReceived(alert)) => matches!(
+            alert,
+            Alert::BadCertificate
+                | Alert::UnsupportedCertificate
+                | Alert::CertificateRevoked
+                | Alert::CertificateExpired
+                | Alert::CertificateUnknown
+                | Alert::UnknownCA
+                | Alert::AccessDenied
+                | Alert::CertificateRequired
+        ),
+        Some(_) | None => false,
+    }
+}
+
+/// Whether the gateway says that this node's certificate has expired.
+pub(crate) fn is_own_certificate_expired(error: &(dyn std::error::Error + 'static)) -> bool {
+    let expired = rustls::AlertDescription::CertificateExpired;
+    matches!(tls_error(error), Some(rustls::Error::AlertReceived(alert)) if *alert == expired)
+}
+
+/// What TLS says, somewhere below an error.
+fn tls_error<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {
         // The source of an I/O error is that of the error inside, which would be passed over.
@@ -152,24 +194,13 @@ pub(crate) fn is_certificate_refusal(error: &(dyn std::error::Error + 'static)) 
             .downcast_ref::<std::io::Error>()
             .and_then(|error| error.get_ref())
             .map(|inside| inside as &(dyn std::error::Error + 'static));
-        match error.downcast_ref::<rustls::Error>() {
-            Some(rustls::Error::InvalidCertificate(_)) => return true,
-            Some(rustls::Error::AlertReceived(alert)) => {
-                return matches!(
-                    alert,
-                    Alert::BadCertificate
-                        | Alert::UnsupportedCertificate
-                        | Alert::CertificateRevoked
-                        | Alert::CertificateExpired
-                        | Alert::CertificateUnknown
-                        | Alert::UnknownCA
-                        | Alert::AccessDenied
-                        | Alert::CertificateRequired
-                );
-            }
-            Some(_) | None => {}
+        if let found
+        @ Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_)) =
+            error.downcast_ref::<rustls::Error>()
+        {
+            return found;
         }
         next = inside.or_else(|| error.source());
     }
-    false
+    None
 }

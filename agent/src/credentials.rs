@@ -6,7 +6,7 @@ use std::time::Duration;
 use ed25519_dalek::SigningKey;
 use ed25519_dalek::pkcs8::DecodePrivateKey as _;
 use ledger_protocol::daemon::Pins;
-use ledger_protocol::frame::{JOIN_PATH, JoinRequest, JoinResponse};
+use ledger_protocol::frame::{JOIN_PATH, JoinRequest, JoinResponse, RENEW_PATH, RenewRequest};
 use ledger_protocol::id::NodeId;
 use ledger_protocol::kind::Role;
 use rcgen::{CertificateParams, KeyPair, PKCS_ED25519};
@@ -99,16 +99,12 @@ impl Credentials {
         key: String,
         clock: &Clock,
     ) -> Result<Self, Error> {
-        let csr = KeyPair::from_pem(&key)
-            .and_then(|key| CertificateParams::default().serialize_request(&key))
-            .and_then(|request| request.pem())
-            .map_err(|source| Error::Key { source })?;
         let request = JoinRequest {
-            csr,
+            csr: request_for(&key)?,
             token: token.to_owned(),
         };
         let config = tls::client_config(ca_certificate, None, clock)?;
-        let answer = post(gateway, config, &request).await?;
+        let answer = post(gateway, config, JOIN_PATH, &request).await?;
         // A node that was once given a broken bundle would not know that it should have one.
         let trust = answer.trust.map(|trust| trust.begin()).transpose();
         let trust = trust.map_err(|source| Error::JoinUnbelievable {
@@ -126,6 +122,46 @@ impl Credentials {
         // A certificate that does not fit the key is found out now and not at the first session.
         joined.client_config(clock)?;
         Ok(joined)
+    }
+
+    /// Trades the certificate for one that lasts longer. The key stays, and so does the authority
+    /// that the node trusts.
+    pub(crate) async fn renew(
+        &self,
+        gateway: &GatewayAddress,
+        clock: &Clock,
+    ) -> Result<Self, Error> {
+        let request = RenewRequest {
+            csr: request_for(&self.key)?,
+        };
+        let config = self.client_config(clock)?;
+        let answer = post(gateway, config, RENEW_PATH, &request).await?;
+        if answer.node_id != self.node_id {
+            return Err(Error::JoinUnreadable {
+                gateway: gateway.to_string(),
+            });
+        }
+        let renewed = Self {
+            certificate: answer.certificate,
+            ..self.clone()
+        };
+        renewed.client_config(clock)?;
+        Ok(renewed)
+    }
+
+    /// Puts this certificate in the place of the one that the folder holds, and leaves what else is
+    /// kept there as it is. A crash at any moment leaves one of the two.
+    pub(crate) fn keep_certificate(&self, dir: &StateDir) -> Result<(), Error> {
+        let unreadable = || Error::Unreadable {
+            path: dir.path().join(IDENTITY_FILE),
+        };
+        dir.change(IDENTITY_FILE, FILE_BYTES_MAX, |kept| {
+            let kept = kept.ok_or(Error::NotJoined)?;
+            let kept: Result<serde_json::Map<_, _>, _> = serde_json::from_slice(&kept);
+            let mut kept = kept.map_err(|_| unreadable())?;
+            kept.insert("certificate".to_owned(), self.certificate.clone().into());
+            serde_json::to_vec_pretty(&kept).map_err(|_| unreadable())
+        })
     }
 
     /// What the folder holds; `None` when the node never joined.
@@ -188,10 +224,19 @@ impl Credentials {
     }
 }
 
+/// A certificate request for the key, PEM.
+fn request_for(key: &str) -> Result<String, Error> {
+    KeyPair::from_pem(key)
+        .and_then(|key| CertificateParams::default().serialize_request(&key))
+        .and_then(|request| request.pem())
+        .map_err(|source| Error::Key { source })
+}
+
 async fn post(
     gateway: &GatewayAddress,
     config: rustls::ClientConfig,
-    request: &JoinRequest,
+    path: &str,
+    request: &impl Serialize,
 ) -> Result<JoinResponse, Error> {
     let failed = |source| Error::Join {
         gateway: gateway.to_string(),
@@ -204,7 +249,7 @@ async fn post(
         .timeout(Duration::from_secs(JOIN_SECONDS_MAX))
         .build()
         .map_err(failed)?;
-    let url = gateway.url("https", JOIN_PATH);
+    let url = gateway.url("https", path);
     let sent = client.post(url).json(request).send();
     let mut response = sent.await.map_err(|error| failed(error.without_url()))?;
     let status = response.status();

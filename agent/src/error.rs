@@ -148,16 +148,16 @@ pub enum Error {
     /// The node never joined, and was not told how.
     #[error("this node has not joined: give a join token and the gateway's certificate authority")]
     NotJoined,
-    /// The gateway could not be asked to let the node join.
-    #[error("cannot ask {gateway} to join")]
+    /// The gateway could not be asked for a certificate, by a join or a renewal.
+    #[error("cannot ask {gateway} for a certificate")]
     Join {
         /// The gateway.
         gateway: String,
         /// Why.
         source: reqwest::Error,
     },
-    /// The gateway did not let the node join.
-    #[error("{gateway} refused to let the node join ({status}): {message}")]
+    /// The gateway gave no certificate.
+    #[error("{gateway} refused to give a certificate ({status}): {message}")]
     JoinRefused {
         /// The gateway.
         gateway: String,
@@ -166,8 +166,8 @@ pub enum Error {
         /// The gateway's reason.
         message: String,
     },
-    /// The gateway answered a join with something else.
-    #[error("{gateway} gave an answer to a join that cannot be read")]
+    /// The gateway answered a join or a renewal with something else.
+    #[error("{gateway} gave an answer that holds no certificate for this node")]
     JoinUnreadable {
         /// The gateway.
         gateway: String,
@@ -182,6 +182,9 @@ pub enum Error {
         /// Why.
         source: ledger_protocol::trust::Unbelievable,
     },
+    /// The node's own certificate says nothing that can be read of when it ends.
+    #[error("the node's certificate does not say when it ends")]
+    Validity,
     /// No connection to the gateway.
     #[error("cannot connect to {gateway}")]
     GatewayUnreachable {

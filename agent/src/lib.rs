@@ -19,6 +19,7 @@ pub mod kinds;
 pub mod limits;
 mod nvidia_smi;
 mod program;
+mod renewal;
 mod run;
 mod script;
 pub mod session;

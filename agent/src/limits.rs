@@ -70,6 +70,11 @@ pub const LOST_JOURNALS_MAX: usize = 8;
 pub const JOIN_SECONDS_MAX: u64 = 30;
 /// The largest answer to a join.
 pub const JOIN_ANSWER_BYTES_MAX: usize = 256 * 1024;
+/// The longest wait between two attempts to renew a certificate, in seconds; never more than a tenth of
+/// what is left of it.
+pub const RENEWAL_RETRY_SECONDS_MAX: u64 = 3_600;
+/// The shortest wait between two attempts to renew a certificate, in seconds.
+pub const RENEWAL_RETRY_SECONDS_MIN: u64 = 1;
 /// How long connecting may take: TCP, TLS and the WebSocket's upgrade together.
 pub const CONNECT_SECONDS_MAX: u64 = 15;
 /// The largest message that is still read, so that it can be refused by name (D13).
@@ -88,6 +93,10 @@ pub const STABLE_SESSION_SECONDS: u64 = 10;
 pub const REFUSED_RETRY_SECONDS_MIN: u64 = 10;
 /// The longest wait after the gateway refused this node, in seconds.
 pub const REFUSED_RETRY_SECONDS_MAX: u64 = 60;
+/// The shortest wait after the node's certificates were revoked, in seconds: a person must come.
+pub const REVOKED_RETRY_SECONDS_MIN: u64 = 300;
+/// The longest wait after the node's certificates were revoked, in seconds.
+pub const REVOKED_RETRY_SECONDS_MAX: u64 = 600;
 /// How long running commands may take to end when the agent stops.
 pub const STOP_SECONDS_MAX: u64 = 5;
 /// The longest sleep of the driver, in seconds, so that it looks at the clock after a suspend.

@@ -23,6 +23,7 @@ use crate::gateway_address::GatewayAddress;
 use crate::host::{Host, Reboot};
 use crate::journal::Opened;
 use crate::kinds::Executors;
+use crate::renewal::Renewal;
 use crate::script::{EFFECTS_FILE, ScriptedExecutor, Stage};
 use crate::session::{Agent, Ended, Setup};
 use crate::simulate::Faults;
@@ -138,18 +139,31 @@ pub async fn live(options: &AgentOptions, shutdown: &CancellationToken) -> Resul
     let new_journal = JournalId::new(clock.wall(), random());
     let kept_in = dir.clone();
     let journal = blocking(move || Opened::file(&kept_in, new_journal)).await?;
+    let connector = Connector::new(gateway.clone(), &credentials, &clock)?;
+    let renewal = Renewal {
+        clock: clock.clone(),
+        connector: connector.clone(),
+        credentials,
+        dir: dir.clone(),
+        gateway,
+    };
     let setup = Setup {
         identity,
         journal,
         executor,
-        connector: Connector::new(gateway, &credentials, &clock)?,
+        connector,
         clock,
         state_dir: Some(dir),
         rebooted,
         cut_every: options.faults.cut_every,
     };
     let agent = blocking(move || Agent::new(setup)).await?;
-    Ok(agent.run(shutdown).await)
+    // A renewal waits for the network and the disk, never the session for it.
+    tokio::select! {
+        biased;
+        ended = agent.run(shutdown) => Ok(ended),
+        never = renewal.run() => match never? {},
+    }
 }
 
 async fn blocking<T: Send + 'static>(

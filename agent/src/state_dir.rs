@@ -4,6 +4,7 @@ use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use crate::error::Error;
 
@@ -16,6 +17,8 @@ const FOLDER_MODE: u32 = 0o700;
 pub struct StateDir {
     path: PathBuf,
     _lock: File,
+    /// Held while a file is changed by what it holds.
+    changing: Mutex<()>,
 }
 
 impl StateDir {
@@ -39,6 +42,7 @@ impl StateDir {
             Ok(()) => Ok(Self {
                 path: path.to_path_buf(),
                 _lock: lock,
+                changing: Mutex::new(()),
             }),
             Err(TryLockError::WouldBlock) => Err(Error::StateDirTaken {
                 path: path.to_path_buf(),
@@ -68,6 +72,19 @@ impl StateDir {
             return Err(Error::FileTooLarge { path, bytes_max });
         }
         Ok(Some(bytes))
+    }
+
+    /// Changes a file by what it holds, at once or not at all, and durably. Changes wait for each
+    /// other, so that none is lost.
+    pub(crate) fn change(
+        &self,
+        name: &str,
+        bytes_max: u64,
+        change: impl FnOnce(Option<Vec<u8>>) -> Result<Vec<u8>, Error>,
+    ) -> Result<(), Error> {
+        let _turn = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+        let changed = change(self.read(name, bytes_max)?)?;
+        self.write(name, &changed)
     }
 
     /// Puts a file into the folder, at once or not at all, and durably.

@@ -74,6 +74,7 @@ methods! {
     nodes."setSpec"(tenantId, nodeId, generation, spec) Writes nodes::set_spec;
     nodes."createJoinToken"(tenantId, nodeId, expiresInSeconds, allowedKinds)
         Writes nodes::create_join_token;
+    nodes."revokeCertificate"(tenantId, nodeId, reason) Writes nodes::revoke_certificate;
     tokens."create"(tenantId, identity, grants, expiresInSeconds) Writes tokens::create;
     tokens."list"(tenantId, limit, cursor) Reads tokens::list;
     tokens."revoke"(tenantId, tokenId) Writes tokens::revoke;

@@ -13,6 +13,7 @@ pub(crate) mod delete;
 pub(crate) mod get;
 pub(crate) mod list;
 pub(crate) mod register;
+pub(crate) mod revoke_certificate;
 pub(crate) mod set_spec;
 mod view;
 

@@ -168,6 +168,7 @@ impl World {
             not_after: ledger.now().plus_seconds(3_600),
             not_before: ledger.now(),
             public_key: vec![1; 32],
+            renews: None,
         };
         ledger.certify(actor, node, certified).await.unwrap();
         let spec = NodeSpecSet {

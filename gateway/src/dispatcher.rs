@@ -209,9 +209,11 @@ impl Dispatcher {
                 }
             }
             "node.spec-set" => self.roster.each(node, |entry| entry.handle.spec_changed()),
-            // The session's own certificate may not be the newest any more, or the session was
-            // closed for a gateway that was taken for lost.
-            "node.certified" | "node.session-closed" => self.doubts.wake(node),
+            // The session's own certificate may let nobody in any more, or the session was closed for
+            // a gateway that was taken for lost.
+            "node.certified" | "node.certificate-revoked" | "node.session-closed" => {
+                self.doubts.wake(node);
+            }
             "node.session-opened" => {
                 let is_elsewhere = self.roster.is_opened_elsewhere(node);
                 if is_elsewhere {

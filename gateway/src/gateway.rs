@@ -71,8 +71,8 @@ impl Default for Options {
             ping_seconds: 20,
             admissions_max: 256,
             sessions_max: 20_000,
-            // Certificates are not renewed yet, and a node must not fall off the fleet overnight.
-            certificate_seconds: 365 * 24 * 3_600,
+            // Renewed at half of it: a node may be away for two weeks and still come back by itself.
+            certificate_seconds: 30 * 24 * 3_600,
             certificate_backdated_seconds: limits::BACKDATED_SECONDS,
             shutdown_within: Duration::from_secs(8),
         }
@@ -91,6 +91,7 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) dispatcher: mpsc::Sender<Message>,
     pub(crate) joins: Arc<Semaphore>,
+    pub(crate) renewals: Semaphore,
     pub(crate) sessions: Arc<Semaphore>,
     pub(crate) tasks: TaskTracker,
     /// Ends the accept loop and asks sessions to end.
@@ -127,6 +128,7 @@ impl Shared {
             trust: Trust::new(),
             dispatcher,
             joins: Arc::new(Semaphore::new(limits::JOINS_MAX)),
+            renewals: Semaphore::new(limits::RENEWALS_MAX),
             sessions: Arc::new(Semaphore::new(options.sessions_max)),
             options,
             tasks: TaskTracker::new(),

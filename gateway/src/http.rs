@@ -1,4 +1,4 @@
-//! The two requests of a daemon: join, and open a session.
+//! The three requests of a daemon: join, renew its certificate, and open a session.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use ledger_protocol::frame::{JOIN_PATH, SESSION_PATH, SUBPROTOCOL};
+use ledger_protocol::frame::{JOIN_PATH, RENEW_PATH, SESSION_PATH, SUBPROTOCOL};
 use ledger_protocol::session::Peer;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -24,7 +24,7 @@ use tracing::debug;
 
 use crate::authority::Unreadable;
 use crate::gateway::Shared;
-use crate::{join, limits, session};
+use crate::{join, limits, renew, session};
 
 /// A WebSocket of a daemon.
 pub(crate) type Socket = WebSocketStream<TlsStream<TcpStream>>;
@@ -48,6 +48,18 @@ impl Connection {
             shared,
             peer,
             admission: Mutex::new(Some(admission)),
+        }
+    }
+
+    /// Who the client is, by the certificate that it must have.
+    fn peer(&self) -> Result<Peer, Failure> {
+        match &self.peer {
+            Ok(Some(peer)) => Ok(peer.clone()),
+            Ok(None) => {
+                let message = "this needs a client certificate; join first";
+                Err(Failure::unauthenticated(message))
+            }
+            Err(unreadable) => Err(Failure::unauthenticated(&unreadable.to_string())),
         }
     }
 }
@@ -122,10 +134,18 @@ pub(crate) async fn answer(
             let joined = join::join(&connection.shared, request.into_body()).await;
             joined.map(|joined| json(StatusCode::OK, &joined))
         }
+        (RENEW_PATH, &Method::POST) => match connection.peer() {
+            Ok(peer) => {
+                let renewed = renew::renew(&connection.shared, peer, request.into_body()).await;
+                renewed.map(|renewed| json(StatusCode::OK, &renewed))
+            }
+            Err(failure) => Err(failure),
+        },
         (SESSION_PATH, &Method::GET) => open(connection, request),
         (path, _) => {
-            let message =
-                format!("no such request; a daemon sends POST {JOIN_PATH} or GET {SESSION_PATH}");
+            let message = format!(
+                "no such request; a daemon sends POST {JOIN_PATH}, POST {RENEW_PATH} or GET {SESSION_PATH}"
+            );
             debug!(path, "a request for nothing that is here");
             Err(Failure::new(StatusCode::NOT_FOUND, "NOT_FOUND", &message))
         }
@@ -145,14 +165,7 @@ fn open(
     connection: &Connection,
     request: Request<Incoming>,
 ) -> Result<Response<Full<Bytes>>, Failure> {
-    let peer = match &connection.peer {
-        Ok(Some(peer)) => peer.clone(),
-        Ok(None) => {
-            let message = "a session needs a client certificate; join first";
-            return Err(Failure::unauthenticated(message));
-        }
-        Err(unreadable) => return Err(Failure::unauthenticated(&unreadable.to_string())),
-    };
+    let peer = connection.peer()?;
     let accept = handshake(request.headers())?;
     let admission = connection
         .admission

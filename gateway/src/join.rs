@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use ledger_projections::{join_tokens, nodes, trust};
@@ -19,22 +20,27 @@ use crate::gateway::Shared;
 use crate::http::Failure;
 use crate::{Error, limits};
 
-/// Reads the request and issues the certificate.
-pub(crate) async fn join(shared: &Arc<Shared>, body: Incoming) -> Result<JoinResponse, Failure> {
+/// Reads a body, as large and as slow as it may be.
+pub(crate) async fn read(body: Incoming) -> Result<Bytes, Failure> {
     let body = Limited::new(body, limits::JOIN_BODY_BYTES_MAX).collect();
-    let body = match timeout(limits::HTTP_BODY_WITHIN, body).await {
-        Ok(Ok(body)) => body.to_bytes(),
+    match timeout(limits::HTTP_BODY_WITHIN, body).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(_)) => {
             let max = limits::JOIN_BODY_BYTES_MAX;
             let message = format!("the body ends early or has more than {max} bytes");
-            return Err(Failure::invalid(&message));
+            Err(Failure::invalid(&message))
         }
         Err(_) => {
             let seconds = limits::HTTP_BODY_WITHIN.as_secs();
             let message = format!("the body did not arrive within {seconds} seconds");
-            return Err(Failure::invalid(&message));
+            Err(Failure::invalid(&message))
         }
-    };
+    }
+}
+
+/// Reads the request and issues the certificate.
+pub(crate) async fn join(shared: &Arc<Shared>, body: Incoming) -> Result<JoinResponse, Failure> {
+    let body = read(body).await?;
     let request: JoinRequest = serde_json::from_slice(&body)
         .map_err(|error| Failure::invalid(&format!("the body is no join request: {error}")))?;
     let issued = async {

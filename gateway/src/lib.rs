@@ -3,8 +3,9 @@
 //!
 //! - `serve` accepts connections on one TLS port, bounded at every stage, and ends sessions in
 //!   order at shutdown.
-//! - `http` tells a join from a session; `join` turns a join token and a certificate request into
-//!   a certificate of [`CertificateAuthority`].
+//! - `http` tells a join, a renewal and a session apart; `join` turns a join token and a certificate
+//!   request into a certificate of [`CertificateAuthority`], `renew` a certificate and a request into
+//!   one that lasts longer.
 //! - `session` drives one session: what to do with a frame is decided by the machine in
 //!   `ledger_protocol::session`, what happened is appended by the ledger.
 //! - `dispatcher` sends due commands to the nodes whose sessions are here. It is woken by what the
@@ -25,6 +26,7 @@ mod http;
 mod join;
 mod lease;
 pub mod limits;
+mod renew;
 mod serve;
 mod session;
 #[cfg(test)]

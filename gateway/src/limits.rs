@@ -19,6 +19,8 @@ pub const JOIN_WITHIN: Duration = Duration::from_secs(15);
 /// Certificates issued at the same time. Each holds a database connection of the pool while the
 /// ledger appends through another one.
 pub const JOINS_MAX: usize = 1;
+/// Certificates renewed at the same time; more wait for their turn. Those of a fleet share commits.
+pub const RENEWALS_MAX: usize = 32;
 /// Longest wait for `Hello` once the WebSocket is open.
 pub const HELLO_WITHIN: Duration = Duration::from_secs(10);
 /// Longest wait for a daemon to take in what was written to it.

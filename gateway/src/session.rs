@@ -182,6 +182,10 @@ impl Driver<'_> {
                 warn!(%node, "a daemon shows a certificate that was replaced when its node joined anew");
                 return Err(Close::certificate_replaced());
             }
+            Err(ledger::Error::Refused(Refusal::CertificateRevoked(_))) => {
+                warn!(%node, "a daemon shows a certificate that was revoked");
+                return Err(Close::certificate_revoked());
+            }
             Err(ledger::Error::Refused(refusal)) => {
                 return Err(Close::policy(&refusal.to_string()));
             }

@@ -10,7 +10,7 @@ use ledger_protocol::frame::{JournalEntry, Update};
 use ledger_protocol::id::{CommandId, NodeId, TenantId};
 use ledger_protocol::kind::Registry;
 use ledger_protocol::limits::{PENDING_PER_LANE_MAX, UNREGISTERED_TIMEOUT_SECONDS};
-use ledger_protocol::node::{Node, OpenSession};
+use ledger_protocol::node::{Node, OpenSession, Presented};
 use ledger_protocol::refusal::Refusal;
 use ledger_protocol::time::Timestamp;
 use sqlx::PgPool;
@@ -286,6 +286,34 @@ impl Ledger {
         certified: NodeCertified,
     ) -> Result<Node, Error> {
         self.node(actor, node, Request::Certify(certified)).await
+    }
+
+    /// Records the certificate with which a node renews the one that it shows (SPEC P7). Nothing
+    /// else of the node changes.
+    pub async fn renew(
+        &self,
+        actor: &Actor,
+        node: NodeId,
+        shown: Presented,
+        certified: NodeCertified,
+    ) -> Result<Node, Error> {
+        self.node(actor, node, Request::Renew { shown, certified })
+            .await
+    }
+
+    /// Revokes a node's certificates, for a reason of 1 to
+    /// [`REASON_BYTES_MAX`](ledger_protocol::limits::REASON_BYTES_MAX) bytes, and ends its session. The
+    /// destructive commands that waited for it end as `cancelled`, those in flight that are not safe
+    /// to run again as `failed`, both with `certificate-revoked`. Revoking twice changes nothing.
+    pub async fn revoke_certificate(
+        &self,
+        actor: &Actor,
+        tenant: TenantId,
+        node: NodeId,
+        reason: String,
+    ) -> Result<Node, Error> {
+        let request = Request::RevokeCertificate { tenant, reason };
+        self.node(actor, node, request).await
     }
 
     /// Sets a node's desired state.

@@ -8,7 +8,7 @@ use ledger_protocol::dsse::PublicKey;
 use ledger_protocol::event::{Actor, JournalLost, NodeCertified, NodeRegistered, NodeSpecSet};
 use ledger_protocol::frame::{JournalEntry, Update};
 use ledger_protocol::id::{BatchId, CommandId, NodeId, TenantId};
-use ledger_protocol::node::{Node, OpenSession};
+use ledger_protocol::node::{Node, OpenSession, Presented};
 use ledger_protocol::time::Timestamp;
 
 use crate::Fence;
@@ -130,6 +130,14 @@ pub(crate) enum Request {
         tenant: TenantId,
     },
     Certify(NodeCertified),
+    Renew {
+        shown: Presented,
+        certified: NodeCertified,
+    },
+    RevokeCertificate {
+        tenant: TenantId,
+        reason: String,
+    },
     SetSpec {
         tenant: TenantId,
         spec: NodeSpecSet,
@@ -217,6 +225,8 @@ impl NodeItem {
             | Request::RegisterNode { .. }
             | Request::DeleteNode { .. }
             | Request::Certify(_)
+            | Request::Renew { .. }
+            | Request::RevokeCertificate { .. }
             | Request::SetSpec { .. }
             | Request::ApplyGeneration { .. }
             | Request::OpenSession { .. }
@@ -228,7 +238,10 @@ impl NodeItem {
     pub(crate) fn needs_live_commands(&self) -> bool {
         matches!(
             self.request,
-            Request::OpenSession { .. } | Request::DeleteNode { .. } | Request::Certify(_)
+            Request::OpenSession { .. }
+                | Request::DeleteNode { .. }
+                | Request::Certify(_)
+                | Request::RevokeCertificate { .. }
         )
     }
 
@@ -244,6 +257,8 @@ impl NodeItem {
             | Request::RegisterNode { .. }
             | Request::DeleteNode { .. }
             | Request::Certify(_)
+            | Request::Renew { .. }
+            | Request::RevokeCertificate { .. }
             | Request::ApplyGeneration { .. }
             | Request::OpenSession { .. }
             | Request::CloseSession { .. } => 0,

@@ -95,7 +95,12 @@ pub(crate) fn data(event: &Event, position: u64, cancelled_in: Option<StateName>
                 "notBefore": b.not_before.to_string(),
                 "notAfter": b.not_after.to_string(),
                 "allowedKinds": b.allowed_kinds,
+                "renews": b.renews,
             }),
+        ),
+        Body::NodeCertificateRevoked(b) => (
+            node(event),
+            json!({ "fingerprint": b.fingerprint, "reason": b.reason }),
         ),
         Body::NodeSpecSet(b) => (node(event), json!({ "generation": b.generation })),
         Body::NodeGenerationApplied(b) => (

@@ -28,6 +28,7 @@ const NAMES: &[(&str, &str)] = &[
     ("node.session-opened", "node.session-opened"),
     ("node.session-closed", "node.session-closed"),
     ("node.certified", "node.certified"),
+    ("node.certificate-revoked", "node.certificate-revoked"),
     ("node.spec-set", "node.spec-set"),
     ("node.generation-applied", "node.generation-applied"),
     ("node.deleted", "node.deleted"),

@@ -296,6 +296,8 @@ bodies! {
     NodeSessionClosed(NodeSessionClosed) = "node.session-closed", 1;
     /// A node was given a certificate.
     NodeCertified(NodeCertified) = "node.certified", 1;
+    /// The certificates of a node's key were revoked.
+    NodeCertificateRevoked(NodeCertificateRevoked) = "node.certificate-revoked", 1;
     /// A node's desired state was set.
     NodeSpecSet(NodeSpecSet) = "node.spec-set", 1;
     /// A node applied a generation of its desired state.
@@ -344,6 +346,7 @@ impl Event {
             | Body::NodeSessionOpened(_)
             | Body::NodeSessionClosed(_)
             | Body::NodeCertified(_)
+            | Body::NodeCertificateRevoked(_)
             | Body::NodeSpecSet(_)
             | Body::NodeGenerationApplied(_)
             | Body::NodeDeleted(_) => match self.stream {

@@ -21,6 +21,8 @@ pub const SUBPROTOCOL: &str = "command-ledger.v1";
 pub const SESSION_PATH: &str = "/v1/session";
 /// Where a daemon trades a join token and a certificate request for a certificate.
 pub const JOIN_PATH: &str = "/v1/join";
+/// Where a daemon trades its certificate and a certificate request for a newer certificate.
+pub const RENEW_PATH: &str = "/v1/renew";
 
 /// A frame that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -428,7 +430,15 @@ pub struct JoinRequest {
     pub token: String,
 }
 
-/// The gateway's answer to a [`JoinRequest`], as JSON.
+/// What a daemon posts to [`RENEW_PATH`], as JSON, over a connection that shows its certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct RenewRequest {
+    /// PKCS #10 certificate request, PEM, for the key of the certificate that is shown.
+    pub csr: String,
+}
+
+/// The gateway's answer to a [`JoinRequest`] or a [`RenewRequest`], as JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct JoinResponse {

@@ -419,6 +419,7 @@ fn carried_by(body: &Body) -> Option<u64> {
         | Body::NodeSessionOpened(_)
         | Body::NodeSessionClosed(_)
         | Body::NodeCertified(_)
+        | Body::NodeCertificateRevoked(_)
         | Body::NodeSpecSet(_)
         | Body::NodeGenerationApplied(_)
         | Body::NodeDeleted(_)

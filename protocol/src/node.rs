@@ -18,6 +18,10 @@ use crate::refusal::Refusal;
 use crate::text;
 use crate::time::Timestamp;
 
+mod certificate;
+
+pub use certificate::{Joined, Presented, Revocation};
+
 /// A node as its events tell it. Fields stand in the order of their wire names.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -36,6 +40,9 @@ pub struct Node {
     /// When it left the fleet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deleted_at: Option<Timestamp>,
+    /// The certificate of its newest join; absent while that is the newest of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enrolled: Option<Joined>,
     /// Epoch of the newest session; 0 before the first.
     pub epoch: u64,
     /// Generation of its desired state; 0 for none.
@@ -65,6 +72,10 @@ pub struct Node {
     pub name: String,
     /// When it was registered.
     pub registered_at: Timestamp,
+    /// The newest revocation of its certificates. It stands for as long as the key that it is about
+    /// is the node's: a join with another ends it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revocation: Option<Revocation>,
     /// What its agent is.
     pub role: Role,
     /// `seq` of its newest command; 0 before the first. It moves with every command, so it is no
@@ -105,15 +116,6 @@ pub enum Session {
         /// Since when it is not.
         since: Timestamp,
     },
-}
-
-/// The certificate that a node shows.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Presented {
-    /// SHA-256 of its DER, in hex.
-    pub fingerprint: String,
-    /// Start of its validity.
-    pub not_before: Timestamp,
 }
 
 /// What a daemon says of itself, and shows, when it opens a session.
@@ -175,6 +177,7 @@ impl Node {
                 boot_id: None,
                 certificate: None,
                 deleted_at: None,
+                enrolled: None,
                 epoch: 0,
                 generation: 0,
                 id,
@@ -185,6 +188,7 @@ impl Node {
                 labels: body.labels.clone(),
                 name: body.name.clone(),
                 registered_at: event.at,
+                revocation: None,
                 role: body.role,
                 seq: 0,
                 seq_lifted: 0,
@@ -236,7 +240,10 @@ impl Node {
                     since: event.at,
                 };
             }
-            Body::NodeCertified(body) if !gone => self.certificate = Some(body.clone()),
+            Body::NodeCertified(body) if !gone && self.may_hold(body) => self.hold(body),
+            Body::NodeCertificateRevoked(body) if !gone && self.can_be_revoked() => {
+                self.revoke(body, event.at);
+            }
             Body::NodeSpecSet(body) if body.generation > self.generation && !gone => {
                 self.generation = body.generation;
             }
@@ -257,6 +264,7 @@ impl Node {
             | Body::NodeSessionOpened(_)
             | Body::NodeSessionClosed(_)
             | Body::NodeCertified(_)
+            | Body::NodeCertificateRevoked(_)
             | Body::NodeSpecSet(_)
             | Body::NodeGenerationApplied(_)
             | Body::NodeDeleted(_)
@@ -290,15 +298,6 @@ impl Node {
         allowed.is_none_or(|allowed| allowed.iter().any(|name| name == kind))
     }
 
-    /// Whether the node has joined anew since this certificate was given (SPEC P7): then what shows
-    /// it is not what the books name. A certificate that is newer than the books, which a restored
-    /// ledger may meet, is not.
-    pub fn has_replaced(&self, shown: &Presented) -> bool {
-        self.certificate.as_ref().is_some_and(|held| {
-            shown.fingerprint != held.fingerprint && shown.not_before <= held.not_before
-        })
-    }
-
     /// Lease of the gateway's process that holds its session; nothing without a session, or when
     /// the process has none.
     pub fn gateway_lease(&self) -> Option<&str> {
@@ -317,6 +316,8 @@ impl Node {
     pub fn check_epoch(&self, given: u64) -> Result<(), Refusal> {
         if self.deleted_at.is_some() {
             Err(Refusal::NodeDeleted(self.id))
+        } else if self.is_revoked() {
+            Err(Refusal::CertificateRevoked(self.id))
         } else if given != self.epoch || !self.is_connected() {
             Err(Refusal::StaleEpoch {
                 current: self.epoch,
@@ -409,8 +410,9 @@ impl Node {
         }
     }
 
-    /// The event that opens a session under the next epoch, or why not. A certificate that a join
-    /// has replaced opens none, so that it cannot let go the session of the one that replaced it.
+    /// The event that opens a session under the next epoch, or why not. A certificate that was
+    /// revoked, or that a join has replaced, opens none: it must not let go the session of the one
+    /// that came after it.
     /// `seen` is what [`journal_seen`](Self::journal_seen) says.
     pub fn decide_open_session(
         &self,
@@ -418,10 +420,8 @@ impl Node {
         seen: u64,
     ) -> Result<NodeSessionOpened, Refusal> {
         self.check_present()?;
-        if let Some(shown) = &open.certificate
-            && self.has_replaced(shown)
-        {
-            return Err(Refusal::CertificateReplaced(self.id));
+        if let Some(shown) = &open.certificate {
+            self.check_certificate(shown)?;
         }
         for (field, text) in [
             ("agentVersion", &open.agent_version),
@@ -468,12 +468,6 @@ impl Node {
             let reason = reason.chars().take(limits::REASON_BYTES_MAX / 4).collect();
             Body::NodeSessionClosed(NodeSessionClosed { epoch, reason })
         })
-    }
-
-    /// The event that certifies the node's key, or why not.
-    pub fn decide_certify(&self, certified: NodeCertified) -> Result<Body, Refusal> {
-        self.check_present()?;
-        Ok(Body::NodeCertified(certified))
     }
 
     /// The event that sets a newer desired state, or why not.

@@ -26,6 +26,18 @@ pub enum Refusal {
     /// The node has joined anew since this certificate was given (SPEC P7).
     #[error("certificate of node {0} was replaced when it joined anew")]
     CertificateReplaced(NodeId),
+    /// The certificates of the node were revoked (SPEC P7).
+    #[error("certificates of node {0} were revoked; it must join anew, with a new key")]
+    CertificateRevoked(NodeId),
+    /// A join with a key whose certificates were revoked (SPEC P7).
+    #[error("certificates for this key of node {0} were revoked; join with a new key")]
+    KeyRevoked(NodeId),
+    /// The ledger knows no certificate with this key to be renewed (SPEC P7).
+    #[error("the newest certificate of node {0} is for another key; another key joins")]
+    UnknownKey(NodeId),
+    /// The node has no certificate to be revoked.
+    #[error("node {0} never joined, so that it has no certificate")]
+    NeverJoined(NodeId),
     /// The session that asks is not the node's newest (SPEC D2).
     #[error("session epoch {given} is not the node's newest, {current}")]
     StaleEpoch {

@@ -16,6 +16,7 @@ use crate::frame::{CommandUpdate, Frame, Hello, JournalEntry, Ping, Status, Upda
 use crate::id::{CommandId, NodeId};
 use crate::limits;
 use crate::node::{Node, OpenSession, Presented};
+use crate::refusal::Refusal;
 use crate::time::Timestamp;
 use crate::trust::Published;
 
@@ -24,6 +25,7 @@ mod backoff;
 mod cancels;
 mod close;
 mod deliver;
+mod expiry;
 mod resume;
 #[cfg(test)]
 mod tests;
@@ -37,6 +39,8 @@ pub use close::Close;
 pub use deliver::{Batches, command, command_frame, desired_state_frame, spec_frame};
 pub use wakes::Wakes;
 
+use expiry::Expiry;
+
 /// Who the other side is, by its certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Peer {
@@ -49,10 +53,11 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// Whether the node has joined anew since its certificate was given.
-    pub fn is_replaced(&self, node: &Node) -> bool {
-        let shown = self.certificate.as_ref();
-        shown.is_some_and(|shown| node.has_replaced(shown))
+    /// Why the node's certificates let this one in no more, if they do not: it was revoked, or
+    /// replaced by a later join.
+    pub fn refusal(&self, node: &Node) -> Option<Refusal> {
+        let shown = self.certificate.as_ref()?;
+        node.check_certificate(shown).err()
     }
 
     /// Whether the identity may run this kind.
@@ -133,6 +138,7 @@ enum State {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Session {
     peer: Peer,
+    expiry: Expiry,
     terms: Terms,
     state: State,
     /// When something was last heard of the daemon.
@@ -151,6 +157,7 @@ impl Session {
     /// A session whose connection has just opened.
     pub fn new(peer: Peer, terms: Terms) -> Self {
         Self {
+            expiry: Expiry::new(&peer),
             peer,
             terms,
             state: State::Greeting,
@@ -288,6 +295,9 @@ impl Session {
             } => (accepted, batches, trust),
             State::Greeting | State::Open => Default::default(),
         };
+        if let Some(close) = self.expiry.look(elapsed, now) {
+            return vec![Effect::Close(close)];
+        }
         let mut pieces = self.trust.pieces(&bundles).into_iter();
         let ping = Duration::from_secs(self.terms.ping_seconds.into());
         self.heard = elapsed;
@@ -397,7 +407,10 @@ impl Session {
     pub fn next_tick(&self) -> Duration {
         match self.state {
             State::Greeting => self.terms.hello_within,
-            State::Opening { .. } | State::Open => self.ping_at.min(self.silent_at()),
+            State::Opening { .. } | State::Open => {
+                let next = self.ping_at.min(self.silent_at());
+                self.expiry.look_at().map_or(next, |at| at.min(next))
+            }
         }
     }
 
@@ -415,6 +428,9 @@ impl Session {
             }
             State::Greeting | State::Opening { .. } => return Vec::new(),
             State::Open => {}
+        }
+        if let Some(close) = self.expiry.look(elapsed, now) {
+            return vec![Effect::Close(close)];
         }
         if elapsed >= self.silent_at() {
             let seconds = 3 * self.terms.ping_seconds;

@@ -24,6 +24,7 @@ pub(crate) fn certificate(
     at: Timestamp,
 ) -> NodeCertified {
     NodeCertified {
+        renews: None,
         allowed_kinds,
         fingerprint: "ab".repeat(32),
         not_after: at.plus_seconds(100_000),

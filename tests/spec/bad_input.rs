@@ -112,6 +112,10 @@ const METHODS: &[(&str, &[Field])] = &[
     ),
     ("nodes.delete", &[TENANT, NODE]),
     (
+        "nodes.revokeCertificate",
+        &[TENANT, NODE, ("reason", "\"stolen\"")],
+    ),
+    (
         "nodes.createJoinToken",
         &[TENANT, NODE, ("expiresInSeconds?", "60")],
     ),

@@ -203,7 +203,7 @@ async fn h2_a_daemon_that_cannot_join_ends_with_the_code_for_it(pool: PgPool) {
     let plain = [&agent[..], &["http://gateway:7443"], &token].concat();
     assert_told(&ends(2, &plain).await, &["--gateway", "https://host:port"]);
     let joining = [&agent[..], &[&url], &token, &["--gateway-ca", &ca]].concat();
-    assert_told(&ends(3, &joining).await, &["refused to let the node join"]);
+    assert_told(&ends(3, &joining).await, &["refused to give a certificate"]);
 
     let other = rcgen::generate_simple_self_signed(["other".to_owned()]).unwrap();
     let wrong = path("other.pem");

@@ -9,6 +9,7 @@ use futures_util::{FutureExt as _, SinkExt as _, StreamExt as _};
 use ledger_protocol::daemon::{Input, reconnect_delay, update_frames};
 use ledger_protocol::frame::{self, Frame};
 use ledger_protocol::id::NodeId;
+use ledger_protocol::session::Close;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
@@ -16,11 +17,13 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use tracing::{debug, error, info, warn};
 
 use crate::clock::random;
-use crate::connect::{Connector, Socket, is_certificate_refusal, is_refusal};
+use crate::connect::{
+    Connector, Socket, is_certificate_refusal, is_own_certificate_expired, is_refusal,
+};
 use crate::error::Error;
 use crate::limits::{
-    GOODBYE_SECONDS_MAX, REFUSED_RETRY_SECONDS_MAX, REFUSED_RETRY_SECONDS_MIN, SEND_SECONDS_MAX,
-    STABLE_SESSION_SECONDS,
+    GOODBYE_SECONDS_MAX, REFUSED_RETRY_SECONDS_MAX, REFUSED_RETRY_SECONDS_MIN,
+    REVOKED_RETRY_SECONDS_MAX, REVOKED_RETRY_SECONDS_MIN, SEND_SECONDS_MAX, STABLE_SESSION_SECONDS,
 };
 
 /// Longest reason in a close frame, in bytes (RFC 6455: 125 with the code).
@@ -46,6 +49,15 @@ enum State {
         socket: Box<Socket>,
         welcomed_at: Option<Instant>,
     },
+}
+
+/// Whether a quick next connection would be refused as well.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    No,
+    Yes,
+    /// Nothing that this node does by itself changes it.
+    UntilAPersonComes,
 }
 
 pub(super) enum LinkEvent {
@@ -111,7 +123,8 @@ impl Link {
             }
             LinkEvent::Connected(Err(error)) => {
                 let refused = is_refusal(&error);
-                let wait = self.wait(refused);
+                self.tell_expired(&error);
+                let wait = self.wait(if refused { Refused::Yes } else { Refused::No });
                 let error = &error as &dyn std::error::Error;
                 let (node, wait_ms) = (self.node, wait.as_millis());
                 if refused {
@@ -122,10 +135,9 @@ impl Link {
             }
             LinkEvent::Message(Some(Ok(message))) => self.message(message, inbox),
             LinkEvent::Message(Some(Err(error))) => {
-                let refused = is_certificate_refusal(&error);
-                self.lost(&error.to_string(), refused, inbox);
+                self.broken(&error, inbox);
             }
-            LinkEvent::Message(None) => self.lost("the connection ended", false, inbox),
+            LinkEvent::Message(None) => self.lost("the connection ended", Refused::No, inbox),
         }
     }
 
@@ -142,14 +154,17 @@ impl Link {
                 Err(broken @ (frame::Error::Envelope | frame::Error::Body { .. })) => {
                     let cause = std::error::Error::source(&broken).map(ToString::to_string);
                     error!(node = %self.node, %broken, cause, "a frame cannot be read");
-                    self.lost("the gateway sent a frame that cannot be read", true, inbox);
+                    let reason = "the gateway sent a frame that cannot be read";
+                    self.lost(reason, Refused::Yes, inbox);
                 }
             },
-            Message::Text(_) => self.lost("the gateway sent text", true, inbox),
+            Message::Text(_) => self.lost("the gateway sent text", Refused::Yes, inbox),
             Message::Close(close) => {
-                let refused = close
-                    .as_ref()
-                    .is_some_and(|close| close.code == CloseCode::Policy);
+                let refused = match close.as_ref().map(|close| u16::from(close.code)) {
+                    Some(Close::CERTIFICATE_REVOKED) => Refused::UntilAPersonComes,
+                    Some(code) if code == u16::from(CloseCode::Policy) => Refused::Yes,
+                    Some(_) | None => Refused::No,
+                };
                 let reason = close.map(|close| close.reason.to_string());
                 self.lost(&reason.unwrap_or_default(), refused, inbox);
             }
@@ -165,7 +180,25 @@ impl Link {
         }
     }
 
-    fn lost(&mut self, reason: &str, refused: bool, inbox: &mut VecDeque<Input>) {
+    /// The WebSocket failed.
+    fn broken(&mut self, error: &tungstenite::Error, inbox: &mut VecDeque<Input>) {
+        self.tell_expired(error);
+        let refused = if is_certificate_refusal(error) {
+            Refused::Yes
+        } else {
+            Refused::No
+        };
+        self.lost(&error.to_string(), refused, inbox);
+    }
+
+    /// Says what helps a node whose certificate ended before it could be renewed.
+    fn tell_expired(&self, error: &(dyn std::error::Error + 'static)) {
+        if is_own_certificate_expired(error) {
+            error!(node = %self.node, "{}", crate::renewal::EXPIRED);
+        }
+    }
+
+    fn lost(&mut self, reason: &str, refused: Refused, inbox: &mut VecDeque<Input>) {
         let State::Up { welcomed_at, .. } = &self.state else {
             return;
         };
@@ -174,24 +207,34 @@ impl Link {
             self.failures = 0;
         }
         let wait_ms = self.wait(refused).as_millis();
-        if refused {
-            error!(node = %self.node, reason, wait_ms, "the gateway refused this node");
-        } else {
-            info!(node = %self.node, reason, wait_ms, "session lost");
+        match refused {
+            Refused::No => info!(node = %self.node, reason, wait_ms, "session lost"),
+            Refused::Yes => {
+                error!(node = %self.node, reason, wait_ms, "the gateway refused this node");
+            }
+            Refused::UntilAPersonComes => error!(
+                node = %self.node, reason, wait_ms,
+                "this node's certificate was revoked: to let it in again, start it with a new join \
+                 token and an empty state directory"
+            ),
         }
         inbox.push_back(Input::Disconnected);
     }
 
     /// Waits before the next connection: jittered, and long when a quick one would be refused
     /// as well.
-    fn wait(&mut self, refused: bool) -> Duration {
+    fn wait(&mut self, refused: Refused) -> Duration {
         self.failures = self.failures.saturating_add(1);
-        let wait = if refused {
-            let range = (REFUSED_RETRY_SECONDS_MAX - REFUSED_RETRY_SECONDS_MIN) * 1_000;
-            let drawn = range * u64::from(random::<u32>()) / u64::from(u32::MAX);
-            Duration::from_secs(REFUSED_RETRY_SECONDS_MIN) + Duration::from_millis(drawn)
-        } else {
-            reconnect_delay(self.failures, random())
+        let within = |min: u64, max: u64| {
+            let drawn = (max - min) * 1_000 * u64::from(random::<u32>()) / u64::from(u32::MAX);
+            Duration::from_secs(min) + Duration::from_millis(drawn)
+        };
+        let wait = match refused {
+            Refused::No => reconnect_delay(self.failures, random()),
+            Refused::Yes => within(REFUSED_RETRY_SECONDS_MIN, REFUSED_RETRY_SECONDS_MAX),
+            Refused::UntilAPersonComes => {
+                within(REVOKED_RETRY_SECONDS_MIN, REVOKED_RETRY_SECONDS_MAX)
+            }
         };
         self.state = State::Waiting {
             until: Instant::now() + wait,
@@ -224,22 +267,21 @@ impl Link {
         match timeout(Duration::from_secs(SEND_SECONDS_MAX), write).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                let refused = is_certificate_refusal(&error);
-                self.lost(&error.to_string(), refused, inbox);
+                self.broken(&error, inbox);
             }
-            Err(_) => self.lost("the gateway does not read", false, inbox),
+            Err(_) => self.lost("the gateway does not read", Refused::No, inbox),
         }
     }
 
     /// Breaks off the connection, as a fault would.
     pub(super) fn cut(&mut self, inbox: &mut VecDeque<Input>) {
-        self.lost("cut, as it was asked to be", false, inbox);
+        self.lost("cut, as it was asked to be", Refused::No, inbox);
     }
 
     /// Ends the connection because the machine wants it to end.
     pub(super) async fn close(&mut self, reason: &str, inbox: &mut VecDeque<Input>) {
         self.goodbye(CloseCode::Protocol, reason).await;
-        self.lost(reason, false, inbox);
+        self.lost(reason, Refused::No, inbox);
     }
 
     /// Ends the connection because the agent ends.

@@ -94,6 +94,7 @@ fn body(body: &Body) -> Value {
         | Body::NodeSessionOpened(_)
         | Body::NodeSessionClosed(_)
         | Body::NodeCertified(_)
+        | Body::NodeCertificateRevoked(_)
         | Body::NodeSpecSet(_)
         | Body::NodeGenerationApplied(_)
         | Body::NodeDeleted(_)

@@ -152,6 +152,10 @@ impl From<Refusal> for Error {
             Refusal::WaitedTooLong { .. } => Self::unavailable(refusal),
             Refusal::NodeDeleted(_)
             | Refusal::CertificateReplaced(_)
+            | Refusal::CertificateRevoked(_)
+            | Refusal::KeyRevoked(_)
+            | Refusal::UnknownKey(_)
+            | Refusal::NeverJoined(_)
             | Refusal::StaleEpoch { .. }
             | Refusal::NotPending { .. }
             | Refusal::NotDue { .. }

@@ -99,11 +99,25 @@ struct CertificateView<'a> {
     not_after: Time,
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed_kinds: Option<&'a [String]>,
+    /// It opens no session any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    revoked: Option<RevokedView<'a>>,
+}
+
+#[derive(Serialize)]
+struct RevokedView<'a> {
+    at: Time,
+    reason: &'a str,
 }
 
 impl<'a> CertificateView<'a> {
-    fn of(certified: &'a NodeCertified) -> Self {
+    fn of(certified: &'a NodeCertified, node: &'a Node) -> Self {
+        let revocation = node.revocation.as_ref().filter(|_| node.is_revoked());
         Self {
+            revoked: revocation.map(|revocation| RevokedView {
+                at: Time(revocation.at),
+                reason: &revocation.reason,
+            }),
             fingerprint: &certified.fingerprint,
             not_before: Time(certified.not_before),
             not_after: Time(certified.not_after),
@@ -160,7 +174,10 @@ impl<'a> NodeView<'a> {
             boot_id: node.boot_id.as_deref(),
             generation: node.generation,
             applied_generation: node.applied_generation,
-            certificate: node.certificate.as_ref().map(CertificateView::of),
+            certificate: node
+                .certificate
+                .as_ref()
+                .map(|certified| CertificateView::of(certified, node)),
             registered_at: Time(node.registered_at),
             deleted_at: node.deleted_at.map(Time),
             trust: None,

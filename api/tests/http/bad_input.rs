@@ -163,6 +163,10 @@ const METHODS: &[(&str, &[Field])] = &[
     ),
     ("nodes.delete", &[TENANT, NODE]),
     (
+        "nodes.revokeCertificate",
+        &[TENANT, NODE, required("reason", Text(200), "\"stolen\"")],
+    ),
+    (
         "nodes.createJoinToken",
         &[
             TENANT,

@@ -165,6 +165,7 @@ async fn a3_get_shows_how_a_command_ended(pool: PgPool) {
     let node = world.node().await;
     let key = SigningKey::from_bytes(&[1; 32]);
     let certified = NodeCertified {
+        renews: None,
         allowed_kinds: None,
         fingerprint: "00".repeat(32),
         not_after: world.ledger.now().plus_seconds(3_600),
@@ -375,6 +376,10 @@ async fn a6_nothing_outside_the_tenants_view_is_found_in_any_method(pool: PgPool
             ("nodes.list", json!({"cursor": node})),
             ("nodes.delete", json!({"nodeId": node})),
             (
+                "nodes.revokeCertificate",
+                json!({"nodeId": node, "reason": "r"}),
+            ),
+            (
                 "nodes.setSpec",
                 json!({"nodeId": node, "generation": 1, "spec": {}}),
             ),
@@ -430,6 +435,10 @@ async fn a6_nothing_outside_the_tenants_view_is_found_in_any_method(pool: PgPool
         ("nodes.get", json!({"nodeId": nobody})),
         ("nodes.list", json!({"cursor": nobody})),
         ("nodes.delete", json!({"nodeId": nobody})),
+        (
+            "nodes.revokeCertificate",
+            json!({"nodeId": nobody, "reason": "r"}),
+        ),
         (
             "nodes.setSpec",
             json!({"nodeId": nobody, "generation": 1, "spec": {}}),

@@ -51,6 +51,11 @@ fn methods(node: &Value, command: &Value) -> Vec<(&'static str, Value, &'static 
             json!({"tokenId": "token_01h455vb4pex5vsknk084sn02q"}),
             "compute:nodes:admin",
         ),
+        (
+            "nodes.revokeCertificate",
+            json!({"nodeId": node, "reason": "stolen"}),
+            "compute:nodes:admin",
+        ),
         ("nodes.delete", on_node(), "compute:nodes:admin"),
     ]
 }
@@ -92,7 +97,12 @@ async fn a13_every_method_asks_for_a_token_and_for_its_permission(pool: PgPool) 
         ]);
         let token = world.token("exact", grants).await;
         let answer = world.call_as(&token, method, body).await;
-        let expected = if method == "tokens.revoke" { 404 } else { 200 };
+        let expected = match method {
+            "tokens.revoke" => 404,
+            // The node never joined.
+            "nodes.revokeCertificate" => 409,
+            _ => 200,
+        };
         assert_eq!(answer.status, expected, "{method}: {}", answer.body);
     }
 }

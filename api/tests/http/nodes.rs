@@ -118,6 +118,47 @@ async fn p2_refused_reports_are_shown_with_their_node_the_newest_and_no_more(poo
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p7_a_revoked_certificate_is_shown_with_its_node(pool: PgPool) {
+    let world = World::start(pool).await;
+    let node = world.node().await;
+    let revoke = json!({"nodeId": node, "reason": "stolen"});
+    let never = world.call("nodes.revokeCertificate", revoke.clone()).await;
+    assert_eq!((never.status, never.code()), (409, "INVALID_STATE"));
+    let now = world.ledger.now();
+    let certified = ledger_protocol::event::NodeCertified {
+        allowed_kinds: None,
+        fingerprint: "ab".repeat(32),
+        not_after: now.plus_seconds(3_600),
+        not_before: now,
+        public_key: vec![7; 32],
+        renews: None,
+    };
+    let gateway = ledger_protocol::event::Actor::gateway("gateway-1");
+    let joined = world.ledger.certify(&gateway, node, certified).await;
+    joined.unwrap();
+    world.connect(node).await;
+    let shown = world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    assert!(shown["certificate"]["revoked"].is_null());
+    for bad in [json!(""), json!("a\nb"), json!("r".repeat(201)), json!(7)] {
+        let body = json!({"nodeId": node, "reason": bad});
+        let refused = world.call("nodes.revokeCertificate", body).await;
+        assert_eq!(refused.field(), "reason");
+    }
+    let revoked = world.call("nodes.revokeCertificate", revoke.clone()).await;
+    let revoked = revoked.ok();
+    assert_eq!(revoked["connected"], false);
+    assert_eq!(revoked["session"]["reason"], "certificate-revoked");
+    assert_eq!(revoked["certificate"]["revoked"]["reason"], "stolen");
+    assert!(revoked["certificate"]["revoked"]["at"].is_string());
+    // Once more changes nothing, also with another reason.
+    let again = json!({"nodeId": node, "reason": "lost"});
+    let again = world.call("nodes.revokeCertificate", again).await.ok();
+    assert_eq!(again, revoked);
+    let shown = world.call("nodes.get", json!({"nodeId": node})).await.ok();
+    assert_eq!(shown, revoked);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn a11_a_list_of_nodes_pages_through_all_of_them(pool: PgPool) {
     let world = World::start(pool).await;
     let mut nodes = Vec::new();

@@ -32,9 +32,10 @@ pub(crate) struct Options {
     /// Name of this gateway in the ledger, unique among the gateways [default: the machine's name]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// How long the certificates of nodes are valid. Daemons cannot renew theirs yet: a node whose
-    /// certificate has ended must join again, with a new join token and an empty state folder
-    #[arg(long, value_name = "TIME", default_value = "90d", value_parser = certificates_for)]
+    /// How long the certificates of nodes are valid. Daemons renew theirs at half of it: a node that
+    /// was away until its certificate had ended must join again, with a new join token and an empty
+    /// state folder
+    #[arg(long, value_name = "TIME", default_value = "30d", value_parser = certificates_for)]
     certificates_for: Duration,
     /// Connections to Postgres
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,

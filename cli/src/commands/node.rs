@@ -59,6 +59,17 @@ enum Verb {
         #[command(flatten)]
         common: TenantOptions,
     },
+    /// Lock a machine out that is not to be trusted any more: its certificates are revoked, its session
+    /// is closed; a new join token lets the node in again, with a new key
+    Revoke {
+        /// The node
+        node: NodeId,
+        /// Why, for those who look at the node and its log
+        #[arg(long, value_name = "TEXT")]
+        reason: String,
+        #[command(flatten)]
+        common: TenantOptions,
+    },
     /// Make the token that a node's daemon joins with, once; it is shown only now
     JoinToken {
         /// The node
@@ -91,6 +102,14 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         }
         Verb::Delete { node, common } => {
             one("delete", json!({"nodeId": node}), common, output).await
+        }
+        Verb::Revoke {
+            node,
+            reason,
+            common,
+        } => {
+            let input = json!({"nodeId": node, "reason": reason});
+            one("revokeCertificate", input, common, output).await
         }
         Verb::JoinToken {
             node,

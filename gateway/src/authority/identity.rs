@@ -70,12 +70,15 @@ pub(crate) fn peer(der: &[u8]) -> Result<Peer, Unreadable> {
             Some(kinds.ok_or(problem("has an unreadable list of allowed kinds"))?)
         }
     };
-    let not_before = certificate.validity().not_before.timestamp();
+    let validity = certificate.validity();
+    let stamp = |seconds: i64| Timestamp::from_micros(seconds.saturating_mul(MICROS_PER_SECOND));
     Ok(Peer {
         allowed_kinds,
         certificate: Some(Presented {
             fingerprint: super::fingerprint(der),
-            not_before: Timestamp::from_micros(not_before.saturating_mul(MICROS_PER_SECOND)),
+            not_after: stamp(validity.not_after.timestamp()),
+            not_before: stamp(validity.not_before.timestamp()),
+            public_key: certificate.public_key().subject_public_key.data.to_vec(),
         }),
         node_id,
     })

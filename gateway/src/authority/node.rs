@@ -83,6 +83,7 @@ pub(super) fn issue(
             not_after: stamp(params.not_after),
             not_before: stamp(params.not_before),
             public_key,
+            renews: None,
         },
     })
 }

@@ -127,6 +127,7 @@ async fn dispatch_one(
             Dispatched::Over(command, Close::stale_epoch(current, given))
         }
         Refusal::NodeDeleted(_) => Dispatched::Over(command, Close::node_deleted()),
+        Refusal::CertificateRevoked(_) => Dispatched::Over(command, Close::certificate_revoked()),
         // By a dispatch of ours whose outcome was not known.
         Refusal::NotPending {
             state: StateName::Dispatched,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ledger_protocol::command::{Command, State};
 use ledger_protocol::id::{CommandId, JournalId, NodeId};
 use ledger_protocol::node::Node;
+use ledger_protocol::refusal::Refusal;
 use ledger_protocol::session::{Batches, Cancels, Close, Peer};
 use tracing::{info, warn};
 
@@ -204,8 +205,11 @@ impl Roster {
         self.each(node.id, |entry| {
             if is_deleted {
                 entry.handle.close(Close::node_deleted());
-            } else if entry.peer.is_replaced(node) {
-                entry.handle.close(Close::certificate_replaced());
+            } else if let Some(refusal) = entry.peer.refusal(node) {
+                entry.handle.close(match refusal {
+                    Refusal::CertificateRevoked(_) => Close::certificate_revoked(),
+                    _ => Close::certificate_replaced(),
+                });
             } else if (1..node.epoch).contains(&entry.epoch) {
                 supersede(node.id, entry, node.epoch, node.journal_id);
             } else if entry.epoch == node.epoch && !node.is_connected() {

@@ -73,6 +73,9 @@ impl Work {
                 Err(ledger::Error::Refused(Refusal::NodeDeleted(_))) => {
                     return Done::Over(Close::node_deleted());
                 }
+                Err(ledger::Error::Refused(Refusal::CertificateRevoked(_))) => {
+                    return Done::Over(Close::certificate_revoked());
+                }
                 Err(ledger::Error::Refused(refusal)) => {
                     // An unknown command may be one that a restored ledger has lost (SPEC L11).
                     if let Some(left_out) = self.complaints.admit() {
@@ -152,6 +155,9 @@ impl Work {
             Ok(_) => Done::Generation(generation),
             Err(ledger::Error::Refused(Refusal::StaleEpoch { current, given })) => {
                 Done::Over(Close::stale_epoch(current, given))
+            }
+            Err(ledger::Error::Refused(Refusal::CertificateRevoked(_))) => {
+                Done::Over(Close::certificate_revoked())
             }
             Err(error) => {
                 log("an applied generation could not be recorded", node, &error);

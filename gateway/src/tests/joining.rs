@@ -198,7 +198,7 @@ pub(super) async fn join(
 }
 
 /// How a command has ended.
-async fn end(world: &World, command: CommandId) -> (Outcome, Option<String>) {
+pub(super) async fn end(world: &World, command: CommandId) -> (Outcome, Option<String>) {
     match world.command(command).await.state {
         State::Settled(settled) => (settled.end.state, settled.end.reason),
         other => panic!("it has not ended: {other:?}"),

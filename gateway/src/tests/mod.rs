@@ -9,6 +9,8 @@ mod joining;
 mod journals;
 mod leases;
 mod outages;
+mod renewing;
+mod revoking;
 mod scenarios;
 mod sessions;
 mod trust;

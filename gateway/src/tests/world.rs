@@ -61,7 +61,12 @@ impl World {
     }
 
     pub(super) async fn start_with(pool: PgPool, options: Options) -> Self {
-        let settings = ledger::Options::new(Registry::builtin(), Clock::system());
+        Self::start_by(Clock::system(), pool, options).await
+    }
+
+    /// One whose time is that of the clock.
+    pub(super) async fn start_by(clock: Clock, pool: PgPool, options: Options) -> Self {
+        let settings = ledger::Options::new(Registry::builtin(), clock);
         Self::start_on(pool, settings, options).await
     }
 
@@ -86,6 +91,16 @@ impl World {
             tenant,
             tasks,
         }
+    }
+
+    /// One more gateway, as another process would have it: with a ledger of its own on the same
+    /// database.
+    pub(super) async fn serve_elsewhere(&self, name: &str) -> Served {
+        let settings = ledger::Options::new(Registry::builtin(), self.ledger.clock().clone());
+        let pool = self.ledger.pool().clone();
+        let ledger = Ledger::start(pool, settings, &self.tasks, CancellationToken::new()).unwrap();
+        let options = Options::default();
+        serve(&self.tasks, &ledger, &self.authority, name, options).await
     }
 
     /// One more gateway on the same ledger.

@@ -117,6 +117,25 @@ fn decide_on_node(
             world.apply(&item.actor, tenant, now, decisions)?;
             Ok(Outcome::Node(Box::new(node(world, item.node)?.clone())))
         }
+        // Nothing ends: the machine, its journal and its session are what they were.
+        Request::Renew { shown, certified } => {
+            let node = node(world, item.node)?;
+            let (tenant, body) = (node.tenant, node.decide_renew(shown, certified.clone())?);
+            on_node(world, item, tenant, Some(body), now)
+        }
+        Request::RevokeCertificate { tenant, reason } => {
+            let revoked = node(world, item.node)?.decide_revoke(*tenant, reason)?;
+            let mut decisions = Vec::new();
+            if let Some(revoked) = revoked {
+                decisions.push((Stream::Node(item.node), revoked));
+                for command in commands_of(world, item.node) {
+                    let end = cancel::decide_certificate_revoked(command);
+                    decisions.extend(end.map(|end| (Stream::Command(command.id), end)));
+                }
+            }
+            world.apply(&item.actor, *tenant, now, decisions)?;
+            Ok(Outcome::Node(Box::new(node(world, item.node)?.clone())))
+        }
         Request::SetSpec { tenant, spec } => {
             let node = node(world, item.node)?;
             if node.tenant != *tenant || node.deleted_at.is_some() {

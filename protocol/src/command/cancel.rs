@@ -53,10 +53,29 @@ pub fn decide_node_reenrolled(command: &Command) -> Option<Body> {
             .destructive
             .then(|| command.settled(Ending::because(Outcome::Cancelled, "node-reenrolled"), None)),
         State::Dispatched { .. } | State::Acked { .. } | State::Running { .. } => {
-            let replayable = queued.retry_safe && !queued.self_terminating;
-            (!replayable)
-                .then(|| command.settled(Ending::because(Outcome::Failed, "journal-lost"), None))
+            let end = || command.settled(Ending::because(Outcome::Failed, "journal-lost"), None);
+            (!is_replayable(command)).then(end)
         }
         State::Settled(_) => None,
     }
+}
+
+/// The end of a command of a node whose certificates were revoked (SPEC P7): nobody can say any
+/// more what became of it, and the next machine comes by a join. So the same commands end as by
+/// that join, at once.
+pub fn decide_certificate_revoked(command: &Command) -> Option<Body> {
+    const REASON: &str = "certificate-revoked";
+    match (&command.state, command.phase()) {
+        (State::Settled(_), _) => None,
+        (_, None) => command
+            .queued
+            .destructive
+            .then(|| command.settled(Ending::because(Outcome::Cancelled, REASON), None)),
+        (_, Some(phase)) => (!is_replayable(command)).then(|| command.unheard(phase, REASON)),
+    }
+}
+
+/// Whether a command that was in flight may be sent to whoever comes next.
+fn is_replayable(command: &Command) -> bool {
+    command.queued.retry_safe && !command.queued.self_terminating
 }

@@ -15,7 +15,7 @@ use crate::event::{BatchCreated, Ending, NodeCertified, NodeRegistered, NodeSess
 use crate::frame::{EntryState, Update, UpdateState};
 use crate::id::{BatchId, EventId, JournalId};
 use crate::kind::{Registry, Role};
-use crate::node::{Node, OpenSession, Presented};
+use crate::node::{Node, OpenSession};
 use crate::refusal::Refusal;
 
 const NOW: Timestamp = Timestamp::from_micros(1_764_490_000_000_000);
@@ -686,6 +686,7 @@ fn d11_a_restricted_identity_refuses_at_enqueue_and_at_dispatch() {
         not_after: later(1_000),
         not_before: NOW,
         public_key: vec![0; 32],
+        renews: None,
     };
     let version = life.node.version + 1;
     let stream = Stream::Node(node_id());
@@ -801,40 +802,6 @@ fn l11_a_node_cannot_lift_seq_or_generation_beyond_reason() {
         ] {
             assert!(matches!(refused, Some(Refusal::Invalid { field: f, .. }) if f == field));
         }
-    }
-}
-
-#[test]
-fn p7_a_certificate_that_a_join_has_replaced_opens_no_session() {
-    let certificate = |letter: &str, seconds| Presented {
-        fingerprint: letter.repeat(64),
-        not_before: NOW.plus_seconds(seconds),
-    };
-    let mut node = connected_node();
-    let open = |node: &Node, certificate: Option<Presented>| {
-        let hello = OpenSession {
-            certificate,
-            ..hello(JournalId::new(NOW, [5; 10]), "boot-1", 0)
-        };
-        node.decide_open_session(hello, 0)
-    };
-    // A ledger that was restored to before the join names none.
-    assert!(open(&node, Some(certificate("a", 10))).is_ok());
-    let held = certificate("b", 20);
-    node.certificate = Some(NodeCertified {
-        allowed_kinds: None,
-        fingerprint: held.fingerprint.clone(),
-        not_after: NOW.plus_seconds(3_600),
-        not_before: held.not_before,
-        public_key: vec![1; 32],
-    });
-    let refused = Err(Refusal::CertificateReplaced(node.id));
-    // Two joins may share a second.
-    for older in [certificate("a", 10), certificate("a", 20)] {
-        assert_eq!(open(&node, Some(older)), refused);
-    }
-    for shown in [Some(held), Some(certificate("c", 30)), None] {
-        assert!(open(&node, shown).is_ok());
     }
 }
 

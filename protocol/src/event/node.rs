@@ -88,6 +88,19 @@ pub struct NodeCertified {
     /// The node's Ed25519 public key, 32 bytes.
     #[serde(with = "crate::bytes::opaque")]
     pub public_key: Vec<u8>,
+    /// Fingerprint of the certificate that was shown for it: the same daemon has renewed its own
+    /// (SPEC P7). Absent for a join, after which another machine may stand there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub renews: Option<String>,
+}
+
+/// The certificates of a node's key were revoked: none of them opens a session any more (SPEC P7).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct NodeCertificateRevoked {
+    /// Fingerprint of the newest of them.
+    pub fingerprint: String,
+    /// Why, by who revoked them.
+    pub reason: String,
 }
 
 /// A node's desired state was set.

@@ -302,6 +302,27 @@ fn samples() -> Vec<(&'static str, Body)> {
                 not_after: AT.plus_seconds(86_400),
                 not_before: AT,
                 public_key: vec![9; 32],
+                renews: None,
+            }
+            .into(),
+        ),
+        (
+            "certified, renewed",
+            NodeCertified {
+                allowed_kinds: None,
+                fingerprint: "ef".repeat(32),
+                not_after: AT.plus_seconds(86_400),
+                not_before: AT,
+                public_key: vec![9; 32],
+                renews: Some("cd".repeat(32)),
+            }
+            .into(),
+        ),
+        (
+            "certificate revoked",
+            NodeCertificateRevoked {
+                fingerprint: "ef".repeat(32),
+                reason: "stolen".to_owned(),
             }
             .into(),
         ),

@@ -188,6 +188,7 @@ impl Checker {
             | Body::NodeSessionOpened(_)
             | Body::NodeSessionClosed(_)
             | Body::NodeCertified(_)
+            | Body::NodeCertificateRevoked(_)
             | Body::NodeSpecSet(_)
             | Body::NodeGenerationApplied(_)
             | Body::NodeDeleted(_)

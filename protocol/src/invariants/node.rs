@@ -21,6 +21,7 @@ pub(super) struct TrackedNode {
     pub(super) certified_at: Option<Timestamp>,
     /// Its newest certificate.
     pub(super) certificate: Option<NodeCertified>,
+    revoked: bool,
     open: bool,
     generation: u64,
     lanes: [TrackedLane; 3],
@@ -63,6 +64,7 @@ impl TrackedNode {
             generation_at: at,
             certified_at: None,
             certificate: None,
+            revoked: false,
             open: false,
             generation: 0,
             lanes: Lane::ALL.map(lane),
@@ -71,6 +73,23 @@ impl TrackedNode {
 
     pub(super) fn is_connected(&self) -> bool {
         self.open && !self.deleted
+    }
+
+    /// A join, or a renewal: which changes neither key nor kinds, and comes to no node that has no
+    /// certificate. Answers what stands against it.
+    fn certified(&mut self, body: &NodeCertified, at: Timestamp) -> Option<&'static str> {
+        let held = self.certificate.replace(body.clone());
+        let same_key = held
+            .as_ref()
+            .filter(|held| held.public_key == body.public_key);
+        if body.renews.is_some() {
+            let continues = same_key.is_some_and(|held| held.allowed_kinds == body.allowed_kinds);
+            return (!continues || self.revoked).then_some("not of this certificate");
+        }
+        let is_same_key = self.revoked && same_key.is_some();
+        self.certified_at = Some(at);
+        self.revoked = false;
+        is_same_key.then_some("revoked, with this key")
     }
 
     pub(super) fn accepts(&self, kind: &str) -> bool {
@@ -115,6 +134,9 @@ impl Checker {
         match &event.body {
             Body::NodeRegistered(_) => rule = Some(impossible("registered")),
             Body::NodeSessionOpened(body) => {
+                if node.revoked {
+                    rule = Some(impossible("revoked"));
+                }
                 if body.epoch <= node.epoch {
                     let (newest, given) = (node.epoch, body.epoch);
                     rule = Some(Rule::OldEpoch { newest, given });
@@ -137,8 +159,16 @@ impl Checker {
                 }
             }
             Body::NodeCertified(body) => {
-                node.certificate = Some(body.clone());
-                node.certified_at = Some(at);
+                if let Some(state) = node.certified(body, at) {
+                    rule = Some(impossible(state));
+                }
+            }
+            Body::NodeCertificateRevoked(_) => {
+                if node.certified_at.is_none() || node.revoked {
+                    rule = Some(impossible("without a certificate"));
+                }
+                node.revoked = true;
+                node.open = false;
             }
             Body::NodeSpecSet(body) => {
                 if body.generation <= node.generation {

@@ -54,6 +54,10 @@ fn code(refusal: &Refusal) -> &'static str {
         | Refusal::PendingFull { .. }
         | Refusal::StaleSpec { .. }
         | Refusal::CertificateReplaced(_)
+        | Refusal::CertificateRevoked(_)
+        | Refusal::KeyRevoked(_)
+        | Refusal::UnknownKey(_)
+        | Refusal::NeverJoined(_)
         | Refusal::UnknownBatch(_)
         | Refusal::BatchKeyConflict { .. }
         | Refusal::BatchExpired { .. }

@@ -15,6 +15,9 @@ pub struct Close {
 }
 
 impl Close {
+    /// The code that makes a daemon wait for a person.
+    pub const CERTIFICATE_REVOKED: u16 = 4002;
+
     fn new(code: u16, reason: &str) -> Self {
         let mut end = reason.len().min(REASON_BYTES_MAX);
         while !reason.is_char_boundary(end) {
@@ -87,6 +90,18 @@ impl Close {
     /// The certificate is not the newest of its node (SPEC P7).
     pub fn certificate_replaced() -> Self {
         Self::policy("this certificate was replaced: the node has joined anew")
+    }
+
+    /// The certificate of the session has ended (SPEC P7): TLS would not let it in any more.
+    pub fn certificate_expired() -> Self {
+        let reason = "certificate-expired: come back with a newer one";
+        Self::new(4001, reason)
+    }
+
+    /// The node's certificates were revoked (SPEC P7). Nothing that the daemon does by itself helps.
+    pub fn certificate_revoked() -> Self {
+        let reason = "certificate-revoked: the node must join anew, with a new token and a new key";
+        Self::new(Self::CERTIFICATE_REVOKED, reason)
     }
 
     /// The node was deleted (SPEC A11).

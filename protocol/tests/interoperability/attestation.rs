@@ -30,6 +30,7 @@ fn update(body: &Value) -> Update {
 
 fn certificate(key: &PublicKey) -> NodeCertified {
     NodeCertified {
+        renews: None,
         allowed_kinds: None,
         fingerprint: String::new(),
         not_after: Timestamp::MAX,

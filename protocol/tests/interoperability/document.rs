@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ledger_protocol::canonical;
 use ledger_protocol::daemon::fit_result;
-use ledger_protocol::frame::{JOIN_PATH, JoinResponse, SESSION_PATH, SUBPROTOCOL};
+use ledger_protocol::frame::{JOIN_PATH, JoinResponse, RENEW_PATH, SESSION_PATH, SUBPROTOCOL};
 use ledger_protocol::kind::{Lane, Registry};
 use ledger_protocol::limits::lane_credits;
 use serde_json::Value;
@@ -250,7 +250,7 @@ fn d1_the_document_has_the_limits_of_the_code() {
 fn d1_the_document_has_the_names_and_codes_of_the_code() {
     let document = text(DOCUMENT);
     let quoted = |word: &str| document.contains(&format!("`{word}`"));
-    for name in [SUBPROTOCOL, JOIN_PATH, SESSION_PATH] {
+    for name in [SUBPROTOCOL, JOIN_PATH, RENEW_PATH, SESSION_PATH] {
         assert!(quoted(name), "{name}");
     }
     let identity = text("gateway/src/authority/identity.rs");
@@ -267,7 +267,9 @@ fn d1_the_document_has_the_names_and_codes_of_the_code() {
     let codes: BTreeSet<_> = close
         .split("Self::new(")
         .skip(1)
+        .chain(close.split(": u16 = ").skip(1))
         .map(|rest| &rest[..4])
+        .filter(|code| code.bytes().all(|byte| byte.is_ascii_digit()))
         .collect();
     let close_codes = rows(section(&document, "### Close codes"));
     let documented: BTreeSet<_> = close_codes.iter().map(|row| row[0]).collect();

@@ -14,6 +14,7 @@ pub(super) fn key(number: u8) -> SigningKey {
 /// The node gets a certificate for this key.
 pub(super) fn certify(node: Node, key: &SigningKey) -> Node {
     let certified = NodeCertified {
+        renews: None,
         allowed_kinds: None,
         fingerprint: "f".to_owned(),
         not_after: later(10_000),

@@ -8,6 +8,7 @@ use crate::frame::{Update, UpdateState};
 impl Log {
     fn certify(&mut self, number: u8) {
         self.on_node(NodeCertified {
+            renews: None,
             allowed_kinds: None,
             fingerprint: "f".to_owned(),
             not_after: later(10_000),
