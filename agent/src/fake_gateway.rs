@@ -1,13 +1,14 @@
 //! A gateway that a test plays: real TLS, real WebSocket, and no ledger behind it.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use ledger_protocol::frame::{
     Acknowledgement, Command, CommandUpdate, Frame, Hello, JOIN_PATH, JoinRequest, JoinResponse,
-    Ping, SESSION_PATH, SUBPROTOCOL, Update, UpdateAck, UpdateState, Welcome,
+    Ping, RENEW_PATH, RenewRequest, SESSION_PATH, SUBPROTOCOL, Update, UpdateAck, UpdateState,
+    Welcome,
 };
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::kind::{Registry, Role};
@@ -32,7 +33,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::Role as SocketRole;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role as SocketRole};
 use uuid::Uuid;
 
 use crate::clock::Clock;
@@ -90,10 +91,34 @@ pub(crate) struct FakeGateway {
     pub(crate) trust: Arc<Mutex<Option<SignedBundle>>>,
     /// Requests for a session are answered with this HTTP status; 101 opens one.
     pub(crate) status: Arc<AtomicU16>,
+    pub(crate) certificates: Arc<Certificates>,
     _accepting: JoinSet<()>,
 }
 
+/// The certificates that nodes are given.
+pub(crate) struct Certificates {
+    /// Begin and end of those that a join gives, in days from now.
+    pub(crate) joined_days: [AtomicI64; 2],
+    /// Renewals are answered with this HTTP status; 0 gives a certificate and loses the answer.
+    pub(crate) renewal_status: AtomicU16,
+    /// Renewals that were asked for.
+    pub(crate) renewals: AtomicUsize,
+    /// Of [`FakeGateway::trust`].
+    trust: Arc<Mutex<Option<SignedBundle>>>,
+}
+
+impl Certificates {
+    /// From now on a join gives certificates that are valid so.
+    pub(crate) fn join_with(&self, days: [i64; 2]) {
+        for (at, days) in self.joined_days.iter().zip(days) {
+            at.store(days, Ordering::SeqCst);
+        }
+    }
+}
+
 pub(crate) struct Session {
+    /// The certificate that the node shows, DER.
+    pub(crate) certificate: Vec<u8>,
     pub(crate) hello: Hello,
     socket: WebSocketStream<TlsStream<TcpStream>>,
     /// Of frames that came with others.
@@ -118,7 +143,13 @@ impl FakeGateway {
         let (sender, sessions) = mpsc::channel(256);
         let status = Arc::new(AtomicU16::new(101));
         let trust = Arc::new(Mutex::new(None));
-        let joined_with = trust.clone();
+        let certificates = Arc::new(Certificates {
+            joined_days: [(-1).into(), 1_000.into()],
+            renewal_status: AtomicU16::new(200),
+            trust: trust.clone(),
+            renewals: AtomicUsize::new(0),
+        });
+        let given = certificates.clone();
         let mut accepting = JoinSet::new();
         let answered_with = status.clone();
         accepting.spawn(async move {
@@ -126,10 +157,9 @@ impl FakeGateway {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
                 let (authority, sender) = (authority.clone(), sender.clone());
-                let status = answered_with.clone();
-                let trust = joined_with.clone();
+                let (status, given) = (answered_with.clone(), given.clone());
                 connections.spawn(async move {
-                    if let Some(session) = answer(&authority, stream, &status, &trust).await {
+                    if let Some(session) = answer(&authority, stream, &status, &given).await {
                         let _ = sender.send(session).await;
                     }
                 });
@@ -141,6 +171,7 @@ impl FakeGateway {
             sessions,
             trust,
             status,
+            certificates,
             _accepting: accepting,
         }
     }
@@ -181,6 +212,16 @@ impl Session {
             server_time,
         };
         self.send(welcome).await;
+    }
+
+    /// Ends the session with this code.
+    pub(crate) async fn close(mut self, code: u16) {
+        let frame = CloseFrame {
+            code: code.into(),
+            reason: "so it is".into(),
+        };
+        self.socket.close(Some(frame)).await.unwrap();
+        while self.frame().await.is_some() {}
     }
 
     /// The next frame; `None` when the session has ended.
@@ -288,12 +329,12 @@ fn authority(validity: Validity) -> Authority {
     }
 }
 
-/// Answers one request: a join, or one that becomes a session.
+/// Answers one request: a join, a renewal, or one that becomes a session.
 async fn answer(
     authority: &Authority,
     stream: TcpStream,
     status: &AtomicU16,
-    trust: &Mutex<Option<SignedBundle>>,
+    given: &Certificates,
 ) -> Option<Session> {
     let mut stream = authority.acceptor.accept(stream).await.ok()?;
     let mut request = Vec::new();
@@ -311,13 +352,21 @@ async fn answer(
         let found = lines.find(|(key, _)| key.eq_ignore_ascii_case(name));
         found.map(|(_, value)| value.to_owned())
     };
-    if head.starts_with(&format!("POST {JOIN_PATH} ")) {
+    let shown = stream.get_ref().1.peer_certificates();
+    let shown = shown.and_then(<[_]>::first).map(|shown| shown.to_vec());
+    let is_renewal = head.starts_with(&format!("POST {RENEW_PATH} "));
+    if is_renewal || head.starts_with(&format!("POST {JOIN_PATH} ")) {
         let length: usize = header("content-length").unwrap().parse().unwrap();
         while request.len() < head_end + length {
             stream.read_buf(&mut request).await.unwrap();
         }
-        let trust = trust.lock().unwrap().clone();
-        let (status, body) = join(authority, &request[head_end..], trust);
+        let body = &request[head_end..];
+        let (status, body) = if is_renewal {
+            assert!(shown.is_some(), "a renewal without a certificate");
+            renew(authority, given, body)?
+        } else {
+            join(authority, given, body)
+        };
         let length = body.len();
         let head = format!(
             "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
@@ -333,12 +382,12 @@ async fn answer(
         Some(SUBPROTOCOL)
     );
     let status = status.load(Ordering::SeqCst);
-    if stream.get_ref().1.peer_certificates().is_none() || status != 101 {
+    let Some(certificate) = shown.filter(|_| status == 101) else {
         let head = format!("HTTP/1.1 {status} No\r\ncontent-length: 0\r\n\r\n");
         stream.write_all(head.as_bytes()).await.ok()?;
         stream.shutdown().await.ok()?;
         return None;
-    }
+    };
     let accept = derive_accept_key(header("sec-websocket-key").unwrap().as_bytes());
     let head = format!(
         "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
@@ -355,13 +404,47 @@ async fn answer(
         panic!("the first frame is no Hello")
     };
     Some(Session {
+        certificate,
         hello,
         socket,
         updates: std::collections::VecDeque::new(),
     })
 }
 
-fn join(authority: &Authority, body: &[u8], trust: Option<SignedBundle>) -> (&'static str, String) {
+/// A certificate for the key of this request, valid so many days from now.
+fn issue(authority: &Authority, given: &Certificates, csr: &str, days: [i64; 2]) -> String {
+    let now = Clock::system().wall().as_micros() / 1_000_000;
+    let now = OffsetDateTime::from_unix_timestamp(now).unwrap();
+    let mut csr = CertificateSigningRequestParams::from_pem(csr).unwrap();
+    let [from, until] = days.map(time::Duration::days);
+    csr.params.not_before = now + from;
+    csr.params.not_after = now + until;
+    let certificate = csr.signed_by(&authority.issuer).unwrap();
+    let response = JoinResponse {
+        trust: given.trust.lock().unwrap().clone(),
+        ca_certificate: authority.issuer.pem(),
+        certificate: certificate.pem(),
+        node_id: node_id(),
+        role: Role::Node,
+    };
+    serde_json::to_string(&response).unwrap()
+}
+
+fn renew(
+    authority: &Authority,
+    given: &Certificates,
+    body: &[u8],
+) -> Option<(&'static str, String)> {
+    let request: RenewRequest = serde_json::from_slice(body).unwrap();
+    given.renewals.fetch_add(1, Ordering::SeqCst);
+    match given.renewal_status.load(Ordering::SeqCst) {
+        0 => None,
+        200 => Some(("200 OK", issue(authority, given, &request.csr, [-1, 1_000]))),
+        _ => Some(("409 Conflict", "{}".to_owned())),
+    }
+}
+
+fn join(authority: &Authority, given: &Certificates, body: &[u8]) -> (&'static str, String) {
     let request: JoinRequest = serde_json::from_slice(body).unwrap();
     if request.token != TOKEN {
         let message = "the join token is unknown";
@@ -369,14 +452,7 @@ fn join(authority: &Authority, body: &[u8], trust: Option<SignedBundle>) -> (&'s
             serde_json::json!({ "error": { "code": "UNAUTHENTICATED", "message": message } });
         return ("401 Unauthorized", error.to_string());
     }
-    let csr = CertificateSigningRequestParams::from_pem(&request.csr).unwrap();
-    let certificate = csr.signed_by(&authority.issuer).unwrap();
-    let response = JoinResponse {
-        trust,
-        ca_certificate: authority.issuer.pem(),
-        certificate: certificate.pem(),
-        node_id: node_id(),
-        role: Role::Node,
-    };
-    ("200 OK", serde_json::to_string(&response).unwrap())
+    let [from, until] = &given.joined_days;
+    let days = [from, until].map(|days| days.load(Ordering::SeqCst));
+    ("200 OK", issue(authority, given, &request.csr, days))
 }

@@ -18,6 +18,7 @@ use crate::fake_machine::{FakeMachine, wait_until};
 use crate::kinds::{Finished, Outcome};
 
 mod attested;
+mod renewing;
 
 /// An agent that runs in the background, and a state directory that outlives it.
 struct Fixture {
