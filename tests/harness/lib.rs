@@ -3,6 +3,7 @@
 //! `binary` finds the program, `process` and `serve` run it, `up` runs a whole town of it; `ground`
 //! is a ledger in this process, `api` an API of it, `proxy` a link to Postgres that can be cut,
 //! `daemon` a node's end of a session, `fleet` many nodes, `front` one address for several services,
+//! `liar` a gateway that somebody has taken over,
 //! `nats` a server and what its stream holds, `tree` what the system knows of processes and sockets.
 //! To add a fixture: a module here, and everything that it
 //! starts ends with the value that stands for it.
@@ -22,6 +23,7 @@ pub mod fleet;
 pub mod front;
 pub mod ground;
 pub mod http;
+pub mod liar;
 pub mod nats;
 pub mod process;
 pub mod proxy;

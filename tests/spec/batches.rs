@@ -7,7 +7,7 @@ use ledger_tests::up::Up;
 use serde_json::{Value, json};
 
 /// A folder that the account of the servers may walk through.
-fn folder() -> tempfile::TempDir {
+pub(crate) fn folder() -> tempfile::TempDir {
     let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o711);
     tempfile::Builder::new()
         .permissions(mode)
@@ -41,6 +41,32 @@ async fn audit(up: &Up, verb: &str) {
     let status = audit.ended().await;
     let told = (audit.stdout(), audit.tail());
     assert!(status.success(), "{verb}: {told:?}");
+}
+
+/// A batch of these, `node:kind` each, that two people have approved.
+pub(crate) async fn approved(up: &Up, allowed: &[String]) -> String {
+    let ada = token(up, "ada", "compute:batches:approve").await;
+    let bob = token(up, "bob", "compute:batches:approve").await;
+    let mut propose = vec![
+        "propose",
+        "--reason",
+        "as planned",
+        "--idempotency-key",
+        "planned",
+    ];
+    for command in allowed {
+        propose.extend(["--command", command]);
+    }
+    let (code, id, told) = batch(up, &up.admin.token, &propose).await;
+    assert_eq!(code, 0, "{told}");
+    let id = id.trim().to_owned();
+    for (token, key) in [(ada, 0), (bob, 1)] {
+        let key = key_file(up, key);
+        let approve = ["approve", "--batch", &id, "--key", &key];
+        let (code, _, told) = batch(up, &token, &approve).await;
+        assert_eq!(code, 0, "{told}");
+    }
+    id
 }
 
 fn key_file(up: &Up, index: usize) -> String {

@@ -8,6 +8,7 @@ mod callers_transaction;
 mod defects;
 mod hang_ups;
 mod link_cut;
+mod lying_gateway;
 mod one_end;
 mod replicas;
 mod retries;

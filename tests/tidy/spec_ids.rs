@@ -9,11 +9,12 @@ const BUILT: &[&str] = &[
     "l1", "l2", "l3", "l4", "l5", "l6", "l7", "l8", "l9", "l10", // the ledger
     "s1", "s2", "s3", "s4", // a command's life
     "k1", "k2", "k3", "k4", "k5", "k7", // kinds
-    "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a11", "a13", // the API
-    "d1", "d2", "d3", "d4", "d5", "d6", "d10", "d12", // delivery
+    "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a10", "a11", "a13", // the API
+    "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8", "d9", "d10", "d11", "d12", "d13",
+    "d14", // delivery
     "t1", "t2", "t3", "t4", // time
     "n",  // NATS
-    "p2", // signatures
+    "p1", "p2", "p3", "p4", "p5", "p7", // signatures and approvals
     "h1", "h2", // for people
 ];
 

@@ -83,6 +83,9 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         approval: options.allowance.in_policy(approval),
         signer: signing::signer(&options.command_root, &Clock::system())?,
     };
+    if options.approvers.is_none() {
+        tracing::warn!("no --approvers: batches hold nothing and are recorded for audit only");
+    }
     let signs = signing.signer.is_some();
     let (postgres, connections) = (&options.postgres.postgres, options.connections);
     let core = Core::start(postgres, connections, signing).await?;

@@ -241,8 +241,10 @@ impl Daemon {
         now: Monotonic,
         out: &mut Vec<Effect>,
     ) {
-        // Another node's `seq` says nothing about this node's queue.
-        let own = command.node_id == self.identity.node_id;
+        // Another node's `seq` says nothing about this node's queue, and nor does one that nobody
+        // has signed.
+        let is_forged = update.reason.as_deref() == Some(BAD_SIGNATURE);
+        let own = command.node_id == self.identity.node_id && !is_forged;
         let ended = Ended {
             accepted: false,
             not_after: command.not_after,

@@ -263,8 +263,11 @@ impl Daemon {
         let Some(server_now) = self.clock.now(now) else {
             return;
         };
-        let times = (server_now, server_now);
         let signed = spec.signed.as_deref();
+        // It stays what the service wants for longer than a worker key lives; its generation, and
+        // not its age, tells an old one.
+        let until = signed.map_or(server_now, |signed| signed.worker.not_after);
+        let times = (server_now, until);
         match self.verify(signed, times, Purpose::DesiredState, payload.as_deref()) {
             Ok(()) => out.push(Effect::Apply(spec)),
             Err(why) => {
