@@ -12,6 +12,7 @@ mod lying_gateway;
 mod one_end;
 mod replicas;
 mod retries;
+mod revocations;
 mod signals;
 mod starts;
 mod tail;
