@@ -63,17 +63,12 @@ struct Kept {
 }
 
 impl Kept {
-    fn read(dir: &StateDir) -> Result<Option<Self>, Error> {
-        let Some(bytes) = dir.read(IDENTITY_FILE, FILE_BYTES_MAX)? else {
-            return Ok(None);
-        };
-        let kept = serde_json::from_slice(&bytes);
-        kept.map(Some).map_err(|_| unreadable(dir, IDENTITY_FILE))
+    fn parse(dir: &StateDir, bytes: &[u8]) -> Result<Self, Error> {
+        serde_json::from_slice(bytes).map_err(|_| unreadable(dir, IDENTITY_FILE))
     }
 
-    fn write(&self, dir: &StateDir) -> Result<(), Error> {
-        let kept = serde_json::to_vec_pretty(self).map_err(|_| unreadable(dir, IDENTITY_FILE))?;
-        dir.write(IDENTITY_FILE, &kept)
+    fn encode(&self, dir: &StateDir) -> Result<Vec<u8>, Error> {
+        serde_json::to_vec_pretty(self).map_err(|_| unreadable(dir, IDENTITY_FILE))
     }
 }
 
@@ -152,23 +147,19 @@ impl Credentials {
     /// Puts this certificate in the place of the one that the folder holds, and leaves what else is
     /// kept there as it is. A crash at any moment leaves one of the two.
     pub(crate) fn keep_certificate(&self, dir: &StateDir) -> Result<(), Error> {
-        let unreadable = || Error::Unreadable {
-            path: dir.path().join(IDENTITY_FILE),
-        };
         dir.change(IDENTITY_FILE, FILE_BYTES_MAX, |kept| {
-            let kept = kept.ok_or(Error::NotJoined)?;
-            let kept: Result<serde_json::Map<_, _>, _> = serde_json::from_slice(&kept);
-            let mut kept = kept.map_err(|_| unreadable())?;
-            kept.insert("certificate".to_owned(), self.certificate.clone().into());
-            serde_json::to_vec_pretty(&kept).map_err(|_| unreadable())
+            let mut kept = Kept::parse(dir, &kept.ok_or(Error::NotJoined)?)?;
+            kept.certificate.clone_from(&self.certificate);
+            kept.encode(dir)
         })
     }
 
     /// What the folder holds; `None` when the node never joined.
     pub fn load(dir: &StateDir) -> Result<Option<Self>, Error> {
-        let Some(kept) = Kept::read(dir)? else {
+        let Some(kept) = dir.read(IDENTITY_FILE, FILE_BYTES_MAX)? else {
             return Ok(None);
         };
+        let kept = Kept::parse(dir, &kept)?;
         let key = Self::load_key(dir)?.ok_or_else(|| unreadable(dir, KEY_FILE))?;
         Ok(Some(Self {
             node_id: kept.node_id,
@@ -203,14 +194,16 @@ impl Credentials {
             ca_certificate: self.ca_certificate.clone(),
             trust: self.pins.clone(),
         };
-        kept.write(dir)
+        dir.write(IDENTITY_FILE, &kept.encode(dir)?)
     }
 
     /// Pins roots in the place of those that were pinned before.
     pub(crate) fn pin(dir: &StateDir, pins: Pins) -> Result<(), Error> {
-        let mut kept = Kept::read(dir)?.ok_or(Error::NotJoined)?;
-        kept.trust = Some(pins);
-        kept.write(dir)
+        dir.change(IDENTITY_FILE, FILE_BYTES_MAX, |kept| {
+            let mut kept = Kept::parse(dir, &kept.ok_or(Error::NotJoined)?)?;
+            kept.trust = Some(pins);
+            kept.encode(dir)
+        })
     }
 
     /// The key of the certificate, with which the node signs how commands ended (SPEC P2).
