@@ -30,13 +30,18 @@ pub(crate) fn base64(key: &PublicKey) -> String {
     STANDARD.encode(key.as_bytes())
 }
 
-/// Makes a private key in a file that is not there yet.
-pub(crate) fn generate(path: &Path) -> Result<PublicKey, Failure> {
+/// A new private key.
+pub(crate) fn new_key() -> Result<SigningKey, Failure> {
     let mut seed = Zeroizing::new([0; 32]);
     SysRng
         .try_fill_bytes(seed.as_mut())
         .context("the system gave no random bytes")?;
-    let key = SigningKey::from_bytes(&seed);
+    Ok(SigningKey::from_bytes(&seed))
+}
+
+/// Makes a private key in a file that is not there yet.
+pub(crate) fn generate(path: &Path) -> Result<PublicKey, Failure> {
+    let key = new_key()?;
     // Without the public key in it, as OpenSSL reads it (RFC 8410, section 7).
     let bytes = KeypairBytes {
         secret_key: key.to_bytes(),

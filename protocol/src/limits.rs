@@ -62,10 +62,6 @@ pub const ROOTS_MAX: usize = 8;
 pub const TRUST_BUNDLE_BYTES_MAX: usize = 32 * 1024;
 /// Most trust bundles in one frame; a node that is further behind is sent several frames.
 pub const TRUST_BUNDLES_PER_FRAME_MAX: usize = 4;
-/// How long a worker key lives, in seconds (SPEC P1).
-pub const WORKER_KEY_SECONDS: u32 = 86_400;
-/// How far a worker key is dated back, in seconds, for clocks that are behind (SPEC P1).
-pub const WORKER_KEY_BACKDATED_SECONDS: u32 = 300;
 /// Longest reason of a batch, in characters.
 pub const BATCH_REASON_CHARS_MAX: usize = 1_000;
 /// Shortest time in which a batch may be approved, in seconds.

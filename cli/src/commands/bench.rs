@@ -32,6 +32,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "NODES", default_value_t = 200,
           value_parser = clap::value_parser!(u16).range(1..=2_000))]
     nodes: u16,
+    /// Sign no command, as a `serve` without --command-root
+    #[arg(long)]
+    unsigned: bool,
     /// Only these figures; all when none is named
     #[arg(long, value_enum, value_name = "FIGURE")]
     only: Vec<Figure>,
@@ -58,7 +61,8 @@ enum Figure {
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
     let wanted = |figure| options.only.is_empty() || options.only.contains(&figure);
     let span = Duration::from_secs(options.seconds);
-    let ground = Ground::prepare(options.postgres.as_ref(), options.nodes).await?;
+    let signs = !options.unsigned;
+    let ground = Ground::prepare(options.postgres.as_ref(), options.nodes, signs).await?;
     let measured = measure(&ground, span, wanted).await;
     ground.clear().await?;
     output.json(&measured?)
@@ -90,6 +94,7 @@ async fn measure(
     let raw = ground.raw_commits_per_second(span).await?;
     Ok(json!({
         "figures": figures,
+        "signed": ground.signs,
         "nodes": ground.nodes.len(),
         "secondsPerFigure": span.as_secs(),
         "postgres": ground.version().await?,

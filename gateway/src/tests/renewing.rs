@@ -64,8 +64,8 @@ async fn p7_a_renewal_changes_nothing_of_what_is_in_flight(pool: PgPool) {
     let first = join(&world, node, None).await;
     let mut daemon = world.open(&first).await;
     let reboot = world.run(node, "node.reboot").await;
-    let reset = world.run(node, "gpu.reset").await;
-    for command in [reboot, reset] {
+    let collect = world.run(node, "logs.collect").await;
+    for command in [reboot, collect] {
         assert_eq!(daemon.receive_command().await.command_id, command);
         daemon.say(command, UpdateState::Acked).await;
     }
@@ -81,13 +81,16 @@ async fn p7_a_renewal_changes_nothing_of_what_is_in_flight(pool: PgPool) {
         (before.epoch, &before.session)
     );
     assert_eq!(after.journal_id, before.journal_id);
-    assert_eq!(world.command(reset).await.state, State::Acked { epoch: 1 });
+    assert_eq!(
+        world.command(collect).await.state,
+        State::Acked { epoch: 1 }
+    );
     assert!(world.command(reboot).await.is_in_flight());
     // The session of the first certificate goes on, and what it says counts.
-    daemon.say(reset, UpdateState::Running).await;
-    daemon.say(reset, UpdateState::Succeeded).await;
+    daemon.say(collect, UpdateState::Running).await;
+    daemon.say(collect, UpdateState::Succeeded).await;
     world
-        .until(reset, StateName::Ended(Outcome::Succeeded))
+        .until(collect, StateName::Ended(Outcome::Succeeded))
         .await;
     let refresh = world.run(node, "inventory.refresh").await;
     assert_eq!(daemon.receive_command().await.command_id, refresh);
@@ -181,24 +184,24 @@ async fn p7_a_session_ends_with_its_certificate_and_comes_back_with_a_renewed_on
     let node = world.register("n").await;
     let first = join(&world, node, None).await;
     let mut daemon = world.open(&first).await;
-    let diagnosis = world.run(node, "diag.nvml").await;
-    assert_eq!(daemon.receive_command().await.command_id, diagnosis);
+    let refresh = world.run(node, "inventory.refresh").await;
+    assert_eq!(daemon.receive_command().await.command_id, refresh);
     clock.advance_seconds(HOUR / 2);
     let second = renew(&world, &first).await;
     // The last second still counts.
     clock.advance_seconds(HOUR / 2);
-    daemon.say(diagnosis, UpdateState::Acked).await;
+    daemon.say(refresh, UpdateState::Acked).await;
     clock.advance_seconds(1);
     let (code, reason) = daemon.closed().await;
     assert_eq!(code, 4001, "{reason}");
     assert!(reason.starts_with("certificate-expired"), "{reason}");
     assert_eq!(world.until_closed(node).await, reason);
     assert!(is_shut_out(&world, &first).await);
-    assert!(world.command(diagnosis).await.is_in_flight());
+    assert!(world.command(refresh).await.is_in_flight());
     let mut daemon = Daemon::connect(&world, world.gateway.address, &second).await;
     daemon.greet().await;
-    assert_eq!(daemon.receive_command().await.command_id, diagnosis);
-    daemon.say(diagnosis, UpdateState::Succeeded).await;
+    assert_eq!(daemon.receive_command().await.command_id, refresh);
+    daemon.say(refresh, UpdateState::Succeeded).await;
     // Once that one has ended too, the way back is a join.
     clock.advance_seconds(HOUR / 2);
     assert_eq!(daemon.closed().await.0, 4001);

@@ -1,10 +1,12 @@
 //! What every figure stands on: a migrated database, a ledger, a tenant, nodes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ledger::{Clock, Ledger, Run, lease};
+use anyhow::Context as _;
+use ledger::{Clock, HeldRoot, Ledger, Run, Signer, lease};
 use ledger_protocol::event::{Actor, NodeRegistered};
 use ledger_protocol::id::{NodeId, TenantId};
 use ledger_protocol::kind::{Registry, Role};
@@ -13,6 +15,7 @@ use serde_json::json;
 use sqlx::PgPool;
 
 use crate::exit::{Failure, Meaning};
+use crate::key_file;
 use crate::lifecycle::Phase;
 use crate::limits::STOP_LEDGER_WITHIN;
 use crate::postgres;
@@ -31,6 +34,8 @@ pub(super) struct Ground {
     pub(super) actor: Actor,
     pub(super) tenant: TenantId,
     pub(super) nodes: Vec<NodeId>,
+    /// Whether commands are signed.
+    pub(super) signs: bool,
     /// Stops what the ledger runs on.
     phase: Phase,
     own: Option<Postgres>,
@@ -38,7 +43,11 @@ pub(super) struct Ground {
 }
 
 impl Ground {
-    pub(super) async fn prepare(url: Option<&Secret>, nodes: u16) -> Result<Self, Failure> {
+    pub(super) async fn prepare(
+        url: Option<&Secret>,
+        nodes: u16,
+        signs: bool,
+    ) -> Result<Self, Failure> {
         let own = match url {
             Some(_) => None,
             None => Some(own_postgres().await?),
@@ -62,6 +71,13 @@ impl Ground {
         let mut options = ledger::Options::new(Registry::builtin(), Clock::system());
         // The queues are what is measured, so they may grow.
         options.pending_per_lane_max = u32::MAX;
+        if signs {
+            // A root of its own, which is published nowhere: a database that is given keeps its own.
+            let root = Arc::new(HeldRoot::new(key_file::new_key()?));
+            let signer = Arc::new(Signer::new(root, Vec::new(), Clock::system()));
+            signer.renew().await.context("no worker key")?;
+            options.signer = Some(signer);
+        }
         let ledger = Ledger::start(pool, options, phase.tasks(), phase.token())?;
         let actor = Actor::module("bench");
         let tenant = ledger_api::auth::create_tenant(ledger.pool(), "bench", ledger.now()).await;
@@ -81,6 +97,7 @@ impl Ground {
             actor,
             tenant,
             nodes: registered,
+            signs,
             phase,
             own,
             keys,
