@@ -148,12 +148,16 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared
 async fn link(mut node: server::TlsStream<TcpStream>, shared: &Shared) {
     let shown = node.get_ref().1.peer_certificates();
     let Some(certificate) = shown.map(|chain| chain[0].clone()) else {
-        let mut gateway = shared.connect(None).await;
+        let Ok(mut gateway) = shared.connect(None).await else {
+            return;
+        };
         let _ = copy_bidirectional(&mut node, &mut gateway).await;
         return;
     };
     let key = shared.key_of(&certificate);
-    let gateway = shared.connect(Some((certificate, key))).await;
+    let Ok(gateway) = shared.connect(Some((certificate, key))).await else {
+        return;
+    };
     let mut request = format!("wss://localhost{SESSION_PATH}")
         .into_client_request()
         .unwrap();
@@ -190,7 +194,7 @@ impl Shared {
     async fn connect(
         &self,
         identity: Option<(CertificateDer<'static>, PrivateKeyDer<'static>)>,
-    ) -> client::TlsStream<TcpStream> {
+    ) -> std::io::Result<client::TlsStream<TcpStream>> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -202,10 +206,10 @@ impl Shared {
                 .unwrap(),
             None => config.with_no_client_auth(),
         };
-        let stream = TcpStream::connect(self.upstream).await.unwrap();
+        let stream = TcpStream::connect(self.upstream).await?;
         let name = ServerName::try_from("localhost").unwrap();
         let connector = TlsConnector::from(Arc::new(config));
-        connector.connect(name, stream).await.unwrap()
+        connector.connect(name, stream).await
     }
 
     /// The key of the node that has this certificate.

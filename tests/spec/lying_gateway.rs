@@ -1,6 +1,7 @@
 //! A gateway that somebody has taken over, between real daemons and the real service: whatever it
 //! makes of what goes through it is refused, by its code (SPEC P1–P3).
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -18,6 +19,7 @@ use ledger_tests::fleet::Fleet;
 use ledger_tests::liar::{Liar, Way};
 use ledger_tests::up::Up;
 use ledger_tests::wait::{found, until};
+use reqwest::Url;
 use serde_json::{Value, json};
 
 use super::batches::{approved, folder};
@@ -37,11 +39,12 @@ impl Stage {
     async fn start() -> Self {
         let folder = folder();
         let up = Up::start(folder.path()).await;
-        let gateway = up.text("gateway").replace("https://localhost", "127.0.0.1");
+        let gateway: Url = up.text("gateway").parse().unwrap();
+        let gateway = SocketAddr::from(([127, 0, 0, 1], gateway.port().unwrap()));
         let data = Path::new(up.text("dataDir"));
         let (authority, nodes) = (data.join("authority"), folder.path().join("fleet"));
         let now = Clock::system().now();
-        let liar = Liar::start(gateway.parse().unwrap(), &authority, &nodes, now).await;
+        let liar = Liar::start(gateway, &authority, &nodes, now).await;
         let at = format!("https://localhost:{}", liar.address.port());
         let ca = authority.join("node-ca.pem");
         let fleet = Fleet::start(2, &nodes, (&at, &ca), &up.admin, &["--run-time", "5ms"]).await;
@@ -82,6 +85,11 @@ impl Stage {
         });
         let command = self.run(node, kind, key, batch).await;
         self.up.settled(&command).await
+    }
+
+    async fn end(mut self) {
+        self.fleet.process.kill().await;
+        assert!(self.up.stop().await.success());
     }
 
     fn starts(&self, command: &Value) -> usize {
@@ -223,7 +231,7 @@ async fn p1_p3_no_gateway_makes_a_node_run_what_nobody_meant() {
     assert_eq!(stage.starts(&command), 1);
 
     batches(&stage).await;
-    assert!(stage.up.stop().await.success());
+    stage.end().await;
 }
 
 /// A destructive command runs by its own batch and its own place in it alone.
@@ -250,10 +258,10 @@ async fn batches(stage: &Stage) {
     let other = Arc::new(Mutex::new(None));
     let kept = other.clone();
     let keep = move |command: &mut Command| *kept.lock().unwrap() = command.batch.clone();
-    let ended = stage.ends(1, reboot("kept"), keep).await;
+    let ended = stage.ends(1, reboot("kept proof"), keep).await;
     assert_eq!(ended["state"], "succeeded", "{ended}");
     let show = move |command: &mut Command| command.batch = other.lock().unwrap().clone();
-    let ended = stage.ends(0, reboot("another's"), show).await;
+    let ended = stage.ends(0, reboot("another's proof"), show).await;
     stage.assert_refused("another node's proof", &ended, "BATCH_UNAPPROVED");
     let unnamed = |command: &mut Command| command.batch_id = None;
     let ended = stage.ends(0, reboot("unnamed"), unnamed).await;
@@ -335,5 +343,5 @@ async fn p2_no_gateway_says_what_a_node_did_not() {
         .await;
         assert_eq!(stage.starts(&command), 1, "{what}");
     }
-    assert!(stage.up.stop().await.success());
+    stage.end().await;
 }
