@@ -108,6 +108,12 @@ pub(crate) fn public_key(path: &Path) -> Result<PublicKey, Failure> {
 /// Reads a small file of text.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> Result<String, Failure> {
     let unreadable = || format!("{} cannot be read", path.display());
+    // To open a pipe would wait for whoever writes into it.
+    let is_file = path.metadata().or_usage(unreadable())?.is_file();
+    if !is_file {
+        let error = io::Error::other("it is no regular file");
+        return Err(error).or_usage(unreadable());
+    }
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(bytes_max + 1).read_to_string(&mut text));
     let read = read.or_usage(unreadable())?;
@@ -138,6 +144,12 @@ mod tests {
         std::fs::set_permissions(&path, open).unwrap();
         let told = private_key(&path).unwrap_err().to_string();
         assert!(told.contains("chmod 600"), "{told}");
+        // Such as a pipe, in which nobody ever writes.
+        let pipe = folder.path().join("pipe");
+        let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR);
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, kind, mode, 0).unwrap();
+        let told = private_key(&pipe).unwrap_err().to_string();
+        assert!(told.contains("no regular file"), "{told}");
     }
 
     #[test]

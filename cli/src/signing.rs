@@ -7,6 +7,7 @@ use clap::Args;
 use ledger::{Clock, HeldRoot, PublishError, RootKey, Signer};
 use ledger_projections::trust;
 use ledger_protocol::batch::create::Policy;
+use ledger_protocol::trust::TrustBundle;
 use sqlx::PgPool;
 
 use crate::exit::{Failure, Meaning};
@@ -34,6 +35,8 @@ impl Allowance {
 pub(crate) struct Signing {
     /// Who approves batches.
     pub(crate) approval: Policy,
+    /// Whether somebody said who, be it nobody.
+    pub(crate) approvers_named: bool,
     /// What signs; nothing is signed without.
     pub(crate) signer: Option<Arc<Signer>>,
 }
@@ -58,6 +61,9 @@ impl Signing {
         let Some(signer) = &self.signer else {
             return Ok(());
         };
+        if !self.approvers_named {
+            check_no_approvers(pool).await?;
+        }
         match signer.publish(pool, &self.approval).await {
             Err(error @ (PublishError::Chain { .. } | PublishError::Bundle(_))) => {
                 Err(error).or_usage("--command-root cannot be used")?;
@@ -70,6 +76,23 @@ impl Signing {
         }
         Ok(())
     }
+}
+
+/// Refuses to take the approvers off every node because an option was forgotten.
+async fn check_no_approvers(pool: &PgPool) -> Result<(), Failure> {
+    let newest = trust::newest(&mut *pool.acquire().await?).await?;
+    let Some(newest) = newest else {
+        return Ok(());
+    };
+    let known = TrustBundle::decode(&newest.signed.bundle).or_usage("the newest trust bundle")?;
+    if known.approvers.is_empty() {
+        return Ok(());
+    }
+    let version = known.version;
+    Err(Failure::usage(format!(
+        "by trust bundle {version}, which nodes believe, destructive commands need approvers; give \
+         --approvers (a file with quorum 0 and no approvers takes that back)"
+    )))
 }
 
 /// Refuses to take in unsigned what nodes would refuse: they never go back to that.

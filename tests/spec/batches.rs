@@ -181,13 +181,22 @@ async fn p4_what_destroys_needs_a_batch_and_is_signed() {
     assert_eq!(up.settled(&ended).await["state"], "succeeded");
     audit(&up, "check").await;
 
-    // A service that signs nothing, or with a root that nodes do not know, does not start.
+    // A service that signs nothing, or with a root that nodes do not know, does not start; nor does
+    // one that would take the approvers off every node because nobody named them.
     let other = folder.path().join("other.pem");
     let other = other.to_str().unwrap();
     Process::output(&["batch", "keygen", "--out", other]).await;
+    let nobody = folder.path().join("nobody.json");
+    std::fs::write(&nobody, r#"{"quorum": 0, "approvers": []}"#).unwrap();
+    let nobody = nobody.to_str().unwrap();
+    let (root, foreign) = (root.to_str().unwrap(), ["--command-root", other]);
     for (more, part) in [
         (&[][..], "give --command-root"),
-        (&["--command-root", other][..], "trust bundle 1"),
+        (&["--command-root", root][..], "give --approvers"),
+        (
+            &[&foreign[..], &["--approvers", nobody]].concat()[..],
+            "none of the root keys given",
+        ),
     ] {
         let serve = ["serve", "--listen", "127.0.0.1:0", "--postgres"];
         let serve = [&serve[..], &[up.text("postgres")], more].concat();

@@ -81,6 +81,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     };
     let signing = Signing {
         approval: options.allowance.in_policy(approval),
+        approvers_named: options.approvers.is_some(),
         signer: signing::signer(&options.command_root, &Clock::system())?,
     };
     if options.approvers.is_none() {

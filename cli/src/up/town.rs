@@ -107,6 +107,7 @@ impl Town {
         let (approval, approvers) = people(home)?;
         let signing = Signing {
             approval: plan.allowance.in_policy(approval),
+            approvers_named: true,
             signer: signing::signer(&[root(home)?], &Clock::system())?,
         };
         let mut core = Core::start(&postgres.service, UP_CONNECTIONS, signing).await?;

@@ -45,7 +45,9 @@ impl Policy {
             }
         }
         approvers.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let names: BTreeSet<_> = approvers.iter().map(|known| &known.name).collect();
+        // Names that differ in case alone are one person's, wherever approvals are counted.
+        let names = approvers.iter().map(|known| known.name.to_lowercase());
+        let names: BTreeSet<_> = names.collect();
         let keys: BTreeSet<_> = approvers.iter().map(|known| known.key).collect();
         if names.len() < approvers.len() || keys.len() < approvers.len() {
             let problem = "have a name or a key that stands twice";

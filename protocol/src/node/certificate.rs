@@ -108,7 +108,7 @@ impl Node {
             (&joined.fingerprint, joined.not_before)
         });
         let is_of_the_line = [&held.fingerprint, first].contains(&&shown.fingerprint)
-            || (shown.public_key == held.public_key && shown.not_before > since);
+            || (shown.public_key == held.public_key && shown.not_before >= since);
         !is_of_the_line && shown.not_before <= held.not_before
     }
 
