@@ -263,6 +263,15 @@ fn p3_a_policy_has_each_key_and_name_once() {
             }],
             1,
         ),
+        (
+            [(1, "ada"), (2, "ADA")]
+                .map(|(number, name)| Approver {
+                    name: name.to_owned(),
+                    ..approver(number)
+                })
+                .to_vec(),
+            2,
+        ),
     ] {
         assert!(
             Policy::new(approvers.clone(), quorum).is_err(),
