@@ -12,10 +12,12 @@ use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use ledger_projections::{join_tokens, nodes, trust};
 use ledger_protocol::frame::{JoinRequest, JoinResponse};
+use ledger_protocol::id::NodeId;
+use ledger_protocol::time::Timestamp;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::authority::{NodeCertificateTerms, requested_key};
+use crate::authority::{NodeCertificate, NodeCertificateTerms, requested_key};
 use crate::gateway::Shared;
 use crate::http::Failure;
 use crate::{Error, limits};
@@ -66,6 +68,32 @@ fn unavailable(error: &(dyn std::error::Error + 'static)) -> Failure {
     Failure::unavailable("the ledger is not available; try again with the same token")
 }
 
+/// A certificate for the key of this request, which a node may show from `now` on.
+pub(crate) fn certificate(
+    shared: &Shared,
+    node: NodeId,
+    csr: &str,
+    allowed_kinds: Option<Vec<String>>,
+    now: Timestamp,
+) -> Result<NodeCertificate, Failure> {
+    let terms = NodeCertificateTerms {
+        allowed_kinds,
+        backdated_seconds: shared.options.certificate_backdated_seconds,
+        now,
+        serial: shared.ledger.new_id_random(),
+        valid_seconds: shared.options.certificate_seconds,
+    };
+    let issued = shared.authority.issue_node(node, csr, &terms);
+    issued.map_err(|error| match error {
+        Error::Request(invalid) => Failure::invalid(&invalid.to_string()),
+        error => {
+            let error = &error as &dyn std::error::Error;
+            warn!(%node, error, "a certificate could not be made");
+            Failure::internal()
+        }
+    })
+}
+
 async fn issue(shared: &Shared, request: &JoinRequest) -> Result<JoinResponse, Failure> {
     let ledger = &shared.ledger;
     let public_key = requested_key(&request.csr);
@@ -93,24 +121,7 @@ async fn issue(shared: &Shared, request: &JoinRequest) -> Result<JoinResponse, F
             "the node of this join token does not exist",
         ));
     };
-    let terms = NodeCertificateTerms {
-        allowed_kinds: admission.allowed_kinds,
-        backdated_seconds: shared.options.certificate_backdated_seconds,
-        now,
-        serial: ledger.new_id_random(),
-        valid_seconds: shared.options.certificate_seconds,
-    };
-    let issued = match shared.authority.issue_node(node, &request.csr, &terms) {
-        Ok(issued) => issued,
-        Err(Error::Request(invalid)) => return Err(Failure::invalid(&invalid.to_string())),
-        Err(error) => {
-            warn!(
-                error = &error as &dyn std::error::Error,
-                "a certificate could not be made"
-            );
-            return Err(Failure::internal());
-        }
-    };
+    let issued = certificate(shared, node, &request.csr, admission.allowed_kinds, now)?;
     match ledger.certify(&shared.actor, node, issued.certified).await {
         Ok(_) => {}
         Err(ledger::Error::Refused(refusal)) => {

@@ -13,10 +13,10 @@ use ledger_protocol::session::Peer;
 use tokio::time::timeout;
 use tracing::{info, warn};
 
-use crate::authority::{NodeCertificateTerms, requested_key};
+use crate::authority::requested_key;
 use crate::gateway::Shared;
 use crate::http::Failure;
-use crate::{Error, join, limits};
+use crate::{join, limits};
 
 /// Reads the request and issues the certificate.
 pub(crate) async fn renew(
@@ -57,22 +57,8 @@ async fn issue(
     csr: &str,
 ) -> Result<JoinResponse, Failure> {
     let (ledger, node) = (&shared.ledger, peer.node_id);
-    let terms = NodeCertificateTerms {
-        allowed_kinds: peer.allowed_kinds.clone(),
-        backdated_seconds: shared.options.certificate_backdated_seconds,
-        now: ledger.now(),
-        serial: ledger.new_id_random(),
-        valid_seconds: shared.options.certificate_seconds,
-    };
-    let issued = match shared.authority.issue_node(node, csr, &terms) {
-        Ok(issued) => issued,
-        Err(Error::Request(invalid)) => return Err(Failure::invalid(&invalid.to_string())),
-        Err(error) => {
-            let error = &error as &dyn std::error::Error;
-            warn!(%node, error, "a certificate could not be made");
-            return Err(Failure::internal());
-        }
-    };
+    let kinds = peer.allowed_kinds.clone();
+    let issued = join::certificate(shared, node, csr, kinds, ledger.now())?;
     let recorded = ledger.renew(&shared.actor, node, shown, issued.certified);
     let role = match recorded.await {
         Ok(node) => node.role,

@@ -34,12 +34,15 @@ pub async fn get(conn: &mut PgConnection, id: BatchId) -> Result<Option<Batch>, 
     Ok(decode_all(rows)?.pop())
 }
 
-/// The batches with these ids that exist.
+/// The batches with these ids that exist; nothing is asked when there are no ids.
 pub async fn get_many(
     conn: &mut PgConnection,
     ids: impl IntoIterator<Item = BatchId>,
 ) -> Result<Vec<Batch>, Error> {
     let ids: Vec<Uuid> = ids.into_iter().map(BatchId::uuid).collect();
+    if ids.is_empty() {
+        return Ok(Vec::new());
+    }
     let rows = sqlx::query_as("SELECT id, snapshot FROM batches WHERE id = ANY($1)")
         .bind(ids)
         .fetch_all(conn)

@@ -36,7 +36,7 @@ pub use acknowledge::{Answer, acknowledge};
 pub use backoff::busy_backoff;
 pub use cancels::Cancels;
 pub use close::Close;
-pub use deliver::{Batches, command, command_frame, desired_state_frame, spec_frame};
+pub use deliver::{Batches, command, command_frame, spec_frame};
 pub use wakes::Wakes;
 
 use expiry::Expiry;

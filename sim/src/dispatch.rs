@@ -75,9 +75,8 @@ impl World {
                     cancelled.push(node);
                 }
                 (Body::NodeSpecSet(spec), ..) => {
-                    let generation = spec.generation;
                     let epoch = gateway.open(node).map_or(0, |held| held.epoch);
-                    let frame = ledger_protocol::session::spec_frame(generation, vec![0x80]);
+                    let frame = ledger_protocol::session::spec_frame(spec.clone());
                     self.send_to(g, node, epoch, frame);
                 }
                 (Body::NodeSessionOpened(_), ..) => {

@@ -1,6 +1,7 @@
 //! What sessions ask of the ledger: what `gateway/src/session/work.rs` does. Several are under way
 //! at once, and any of them may come to its end first.
 
+use ledger_protocol::event::NodeSpecSet;
 use ledger_protocol::frame::{JournalEntry, Update, UpdateState};
 use ledger_protocol::node::OpenSession;
 use ledger_protocol::refusal::Refusal;
@@ -64,7 +65,12 @@ impl World {
                     .get(&node)
                     .map_or(0, |node| node.generation);
                 if generation > 0 && !unavailable {
-                    self.send(id, spec_frame(generation, vec![0x80]));
+                    let set = NodeSpecSet {
+                        generation,
+                        signed: None,
+                        spec: vec![0x80],
+                    };
+                    self.send(id, spec_frame(set));
                 }
             }
         }

@@ -70,6 +70,15 @@ impl Fixture {
         wait_until("the state directory is free", free).await;
     }
 
+    /// Changes a bit in the middle of the journal.
+    fn damage_journal(&self) {
+        let path = self.options.state_dir.join("journal");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+    }
+
     async fn ended(&mut self) -> Result<(), Error> {
         let ended = tokio::time::timeout(Duration::from_secs(30), self.agent.join_next()).await;
         ended.expect("the agent goes on").unwrap().unwrap()
@@ -184,11 +193,7 @@ async fn d8_an_agent_whose_journal_was_damaged_says_so_by_a_new_journal_id() {
     session.send(command(1, "gpu.reset")).await;
     session.until(1, UpdateState::Running).await;
     fixture.crash().await;
-    let path = fixture.options.state_dir.join("journal");
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
+    fixture.damage_journal();
     fixture.start();
     let session = fixture.gateway.session().await;
     assert_ne!(session.hello.journal_id, before);

@@ -49,14 +49,8 @@ async fn read_into(
     while let Some(id) = unread.last() {
         if let Some(node) = nodes::get(&mut conn, *id).await? {
             let in_flight = commands::in_flight(&mut conn, *id).await?;
-            let named = Batches::named_by(&in_flight);
-            let named = if named.is_empty() {
-                Batches::default()
-            } else {
-                let found = batches::get_many(&mut conn, named).await?;
-                found.into_iter().collect()
-            };
-            read.push((node, in_flight, named));
+            let named = batches::get_many(&mut conn, Batches::named_by(&in_flight)).await?;
+            read.push((node, in_flight, named.into_iter().collect()));
         }
         unread.pop();
     }

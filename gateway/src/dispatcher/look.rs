@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::join_all;
 use ledger::Ledger;
-use ledger_projections::commands;
+use ledger_projections::{batches, commands};
 use ledger_protocol::command::{Command, StateName};
 use ledger_protocol::event::Actor;
 use ledger_protocol::id::{CommandId, NodeId};
@@ -13,7 +13,6 @@ use ledger_protocol::refusal::Refusal;
 use ledger_protocol::session::{Batches, Close};
 use tracing::{debug, warn};
 
-use crate::batches;
 use crate::session::Handle;
 
 /// What a look has found.
@@ -32,9 +31,8 @@ pub(super) async fn look(ledger: Ledger, nodes: Vec<NodeId>) -> Looked {
     let read = async {
         let mut conn = ledger.pool().acquire().await?;
         let due = commands::due(&mut conn, &nodes, ledger.now()).await?;
-        drop(conn);
-        let batches = batches::named(&ledger, &due).await?;
-        Ok((due, Arc::new(batches)))
+        let batches = batches::get_many(&mut conn, Batches::named_by(&due)).await?;
+        Ok((due, Arc::new(batches.into_iter().collect())))
     };
     let read: Result<_, ledger_projections::Error> = read.await;
     let (due, batches) = read.unwrap_or_else(|error| {

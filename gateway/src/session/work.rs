@@ -13,7 +13,7 @@ use ledger_projections::{commands, nodes};
 use ledger_protocol::frame::{Frame, Update, UpdateState};
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::refusal::Refusal;
-use ledger_protocol::session::{Answer, Close, acknowledge, busy_backoff, desired_state_frame};
+use ledger_protocol::session::{Answer, Close, acknowledge, busy_backoff, spec_frame};
 use ledger_protocol::time::Timestamp;
 use ledger_protocol::trust::Published;
 use tracing::{debug, error, warn};
@@ -192,7 +192,7 @@ impl Work {
             nodes::spec(&mut conn, self.node).await
         };
         match read.await {
-            Ok(Some(spec)) => Done::Frame(desired_state_frame(spec)),
+            Ok(Some(spec)) => Done::Frame(spec_frame(spec)),
             Ok(None) => Done::Nothing,
             Err(error) => {
                 let error = &error as &dyn std::error::Error;

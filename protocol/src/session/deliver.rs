@@ -37,17 +37,8 @@ pub fn command_frame(command: &command::Command) -> Frame {
     Batches::default().command_frame(command)
 }
 
-/// The frame that brings a desired state.
-pub fn spec_frame(generation: u64, spec: Vec<u8>) -> Frame {
-    desired_state_frame(NodeSpecSet {
-        generation,
-        signed: None,
-        spec,
-    })
-}
-
 /// The frame that brings a desired state with its signature (SPEC P5).
-pub fn desired_state_frame(set: NodeSpecSet) -> Frame {
+pub fn spec_frame(set: NodeSpecSet) -> Frame {
     Frame::Spec(Spec {
         generation: set.generation,
         signed: set.signed,

@@ -1,6 +1,6 @@
 use super::*;
 use crate::command::State as CommandState;
-use crate::event::{Actor, CommandQueued};
+use crate::event::{Actor, CommandQueued, NodeSpecSet};
 use crate::frame::{Acknowledgement, Cancel, EntryState, UpdateAck, UpdateState};
 use crate::id::{JournalId, TenantId};
 use crate::kind::{Lane, Role};
@@ -244,7 +244,11 @@ fn d1_a_daemon_sends_only_what_daemons_send() {
         Frame::UpdateAck(UpdateAck {
             updates: Vec::new(),
         }),
-        spec_frame(1, vec![0x80]),
+        spec_frame(NodeSpecSet {
+            generation: 1,
+            signed: None,
+            spec: vec![0x80],
+        }),
     ] {
         assert_eq!(close_code(&receive(&mut open(), frame)), 1002);
     }

@@ -155,11 +155,7 @@ async fn p1_with_its_journal_lost_an_agent_follows_the_chain_from_its_pins() {
     session.send(trust(&[link(1), link(2)])).await;
     is_run(&mut session, signed(1, 2)).await;
     fixture.crash().await;
-    let path = fixture.options.state_dir.join("journal");
-    let mut bytes = std::fs::read(&path).unwrap();
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    std::fs::write(&path, bytes).unwrap();
+    fixture.damage_journal();
     fixture.start();
     let mut session = fixture.gateway.session().await;
     assert_eq!(session.hello.trust_version, 0);
