@@ -265,6 +265,7 @@ impl Agent {
                 }
                 Effect::Send(frame) => frames.push(frame),
                 Effect::Apply(spec) => self.apply(spec).await,
+                Effect::Secret { .. } => {}
                 Effect::Doubt(doubt) => self.tell(&doubt),
                 Effect::Close(reason) => {
                     self.send(std::mem::take(&mut frames)).await;

@@ -145,6 +145,7 @@ impl Driver<'_> {
                     | Effect::ApplyGeneration(_)
                     | Effect::SendSpec
                     | Effect::SendTrust { .. }
+                    | Effect::Exchange(_)
                     | Effect::RecordTrust(_)
                     | Effect::Send(_) => {}
                 }
@@ -366,6 +367,7 @@ impl Driver<'_> {
             Effect::SendSpec => works.push(Box::pin(work.read_spec())),
             Effect::SendTrust { above } => works.push(Box::pin(work.read_trust(above, true))),
             Effect::RecordTrust(version) => self.shared.trust.told(self.node, version),
+            Effect::Exchange(_) => {}
             // The machine opens a session once, in `greet`.
             Effect::Open { .. } => {}
         }

@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::frame::{self, Frame, Hello, Ping, Spec};
 use crate::id::{CommandId, JournalId, NodeId};
 use crate::kind::{Lane, Registry, Role};
+use crate::secret::{OneTimeKey, Sealed};
 use crate::time::Timestamp;
 
 mod admit;
@@ -32,6 +33,7 @@ mod reconnect;
 mod record;
 mod recover;
 mod report;
+mod secrets;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -39,6 +41,7 @@ mod trust;
 
 use book::{Book, Run};
 use clock::ServerClock;
+use secrets::Asked;
 use trust::Wanted;
 
 pub use book::Inconsistent;
@@ -110,6 +113,15 @@ pub enum Input {
         /// How it ended.
         report: Report,
     },
+    /// An executor needs a secret, and has made a key for the answer (SPEC P6).
+    SecretWanted {
+        /// The command that it runs.
+        command_id: CommandId,
+        /// The public half of the key.
+        key: OneTimeKey,
+        /// The secret.
+        secret_ref: String,
+    },
     /// A desired state was applied.
     Applied {
         /// Its generation.
@@ -146,6 +158,15 @@ pub enum Effect {
     /// Keep these where a lost journal does not take them, in the place of what was pinned before.
     /// They must be durable before any later effect is performed, and after any earlier record is.
     Pin(Pins),
+    /// Give the executor of a command what came for a key of its.
+    Secret {
+        /// The command.
+        command_id: CommandId,
+        /// The key.
+        key: OneTimeKey,
+        /// The sealed value, or the code of a refusal.
+        answer: Result<Sealed, String>,
+    },
     /// Tell the node's people of this; nothing else comes of it.
     Doubt(Doubt),
     /// Close the connection, for this reason.
@@ -199,6 +220,8 @@ pub struct Daemon {
     /// Not accepted yet, because they ask for a newer desired state.
     waiting: BTreeMap<CommandId, Box<frame::Command>>,
     wanted: Wanted,
+    /// Questions for secrets that are not answered, by their keys.
+    secrets: BTreeMap<OneTimeKey, Asked>,
     resend_at: Option<Monotonic>,
     /// The journal cannot be written; when to try again.
     broken_until: Option<Monotonic>,
@@ -253,6 +276,11 @@ impl Daemon {
             Input::Frame(frame) => self.frame(frame, now, out),
             Input::Disconnected => self.disconnected(),
             Input::Finished { command_id, report } => self.finished(command_id, report, now, out),
+            Input::SecretWanted {
+                command_id,
+                key,
+                secret_ref,
+            } => self.want_secret(command_id, key, secret_ref, now, out),
             Input::Applied { generation } => self.applied(generation, now, out),
             Input::Timer => self.timer(now, out),
             Input::JournalFailed { unperformed } => self.journal_failed(unperformed, now, out),
@@ -284,8 +312,13 @@ impl Daemon {
             Frame::UpdateAck(ack) => self.acknowledged(ack, out),
             Frame::Spec(spec) => self.told_spec(spec, now, out),
             Frame::Trust(trust) => self.told_trust(&trust.bundles, now, out),
+            Frame::Secret(secret) => self.told_secret(secret, now, out),
             Frame::Ping(ping) => self.ping(&ping, now, out),
-            Frame::Hello(_) | Frame::Welcome(_) | Frame::CommandUpdate(_) | Frame::Status(_) => {
+            Frame::Hello(_)
+            | Frame::Welcome(_)
+            | Frame::CommandUpdate(_)
+            | Frame::Status(_)
+            | Frame::SecretRequest(_) => {
                 let name = frame.name();
                 self.close(format!("`{name}` is not for a gateway to send now"), out);
             }
@@ -312,6 +345,7 @@ impl Daemon {
         self.believe(&welcome.trust, out);
         self.say_what_is_due(None, now, out);
         self.launch_due(now, out);
+        self.ask_for_all_secrets(now, out);
     }
 
     fn ping(&mut self, ping: &Ping, now: Monotonic, out: &mut Vec<Effect>) {
@@ -376,6 +410,7 @@ impl Daemon {
                 deadlines.push(Some(up.ping_at));
                 deadlines.push(Some(up.silent_at()));
                 deadlines.push(self.resend_at);
+                deadlines.extend(self.secrets.values().map(|asked| Some(asked.again_at)));
             }
         }
         for command in self.waiting.values() {
@@ -422,6 +457,7 @@ impl Daemon {
                 if self.resend_at.is_some_and(|at| at <= now) {
                     self.resend(now, out);
                 }
+                self.ask_for_secrets(now, out);
             }
         }
     }

@@ -22,6 +22,10 @@ pub enum Purpose {
     CommandUpdate,
     /// A node's desired state (SPEC P5).
     DesiredState,
+    /// The service's answer to a node that needs a secret (SPEC P6).
+    Secret,
+    /// A node's question for a secret (SPEC P6).
+    SecretRequest,
     /// What nodes are to trust (SPEC P1).
     TrustBundle,
     /// A key that signs commands for a day (SPEC P1).
@@ -36,6 +40,8 @@ impl Purpose {
             Self::Command => "application/vnd.command-ledger.command.v1+msgpack",
             Self::CommandUpdate => "application/vnd.command-ledger.command-update.v1+msgpack",
             Self::DesiredState => "application/vnd.command-ledger.desired-state.v1+msgpack",
+            Self::Secret => "application/vnd.command-ledger.secret.v1+msgpack",
+            Self::SecretRequest => "application/vnd.command-ledger.secret-request.v1+msgpack",
             Self::TrustBundle => "application/vnd.command-ledger.trust-bundle.v1+msgpack",
             Self::WorkerKey => "application/vnd.command-ledger.worker-key.v1+msgpack",
         }

@@ -11,6 +11,7 @@ use crate::event::Truncated;
 use crate::id::{BatchId, CommandId, JournalId, NodeId};
 use crate::kind::{Lane, Role};
 use crate::limits::FRAME_BYTES_MAX;
+use crate::secret::{OneTimeKey, Sealed};
 use crate::time::Timestamp;
 use crate::trust::{Signed, SignedBundle};
 
@@ -334,6 +335,44 @@ pub struct Trust {
     pub bundles: Vec<SignedBundle>,
 }
 
+/// Node to gateway: the command that runs needs this secret (SPEC P6).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SecretRequest {
+    /// The command.
+    pub command_id: CommandId,
+    /// The key that was made for this question.
+    pub key: OneTimeKey,
+    /// The node's signature over [`crate::secret::Exchange`].
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        with = "crate::bytes::opaque::optional"
+    )]
+    pub node_sig: Option<Vec<u8>>,
+    /// The secret, as the command's payload names it.
+    pub secret_ref: String,
+}
+
+/// Gateway to node: the answer to a [`SecretRequest`]. It has either `refused` or `sealed`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Secret {
+    /// The command.
+    pub command_id: CommandId,
+    /// The key of the question.
+    pub key: OneTimeKey,
+    /// Why there is no value: a code of [`crate::secret::Refused`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<String>,
+    /// The value, sealed to the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed: Option<Sealed>,
+    /// The service's signature over [`crate::secret::Exchange::statement`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signed: Option<Box<Signed>>,
+}
+
 /// Either way: a sign of life. It is answered once, by a `Ping` with `reply` set.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -418,6 +457,10 @@ frames! {
     Ping = 9;
     /// Gateway to node: whom to trust.
     Trust = 10;
+    /// Node to gateway: a command that runs needs a secret.
+    SecretRequest = 11;
+    /// Gateway to node: the answer to `SecretRequest`.
+    Secret = 12;
 }
 
 /// What a daemon posts to [`JOIN_PATH`], as JSON.

@@ -20,6 +20,7 @@ pub mod limits;
 pub mod merkle;
 pub mod node;
 pub mod refusal;
+pub mod secret;
 pub mod session;
 pub mod text;
 pub mod time;

@@ -70,6 +70,10 @@ pub const BATCH_EXPIRES_SECONDS_MIN: u32 = 60;
 pub const BATCH_EXPIRES_SECONDS_MAX: u32 = 7 * 86_400;
 /// Time in which a batch may be approved when the caller names none, in seconds.
 pub const BATCH_EXPIRES_SECONDS_DEFAULT: u32 = 86_400;
+/// Largest value of a secret, in bytes (SPEC P6).
+pub const SECRET_BYTES_MAX: usize = 16 * 1024;
+/// Longest name of a secret, in bytes.
+pub const SECRET_NAME_BYTES_MAX: usize = 200;
 /// Time between two sweeps, in seconds (SPEC T2).
 pub const SWEEP_SECONDS: u32 = 5;
 

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use crate::canonical;
 use crate::command;
-use crate::frame::{CommandUpdate, Frame, Hello, JournalEntry, Ping, Status, Update, Welcome};
+use crate::frame::{
+    CommandUpdate, Frame, Hello, JournalEntry, Ping, SecretRequest, Status, Update, Welcome,
+};
 use crate::id::{CommandId, NodeId};
 use crate::limits;
 use crate::node::{Node, OpenSession, Presented};
@@ -111,6 +113,8 @@ pub enum Effect {
         /// The version that the node believes.
         above: u64,
     },
+    /// Have this question answered by whoever keeps the secrets, and send the answer.
+    Exchange(SecretRequest),
     /// Keep that the node believes this version of the trust bundle; 0 for none.
     RecordTrust(u64),
     /// Send this frame.
@@ -358,6 +362,17 @@ impl Session {
                 Effect::Close(Close::policy(&reason))
             }
             Frame::Status(status) => return self.receive_status(&status),
+            Frame::SecretRequest(request) => {
+                let (given, max) = (request.secret_ref.len(), limits::SECRET_NAME_BYTES_MAX);
+                if given <= max {
+                    Effect::Exchange(request)
+                } else {
+                    let reason = format!(
+                        "SecretRequest names {given} bytes of secretRef; the limit is {max}"
+                    );
+                    Effect::Close(Close::policy(&reason))
+                }
+            }
             Frame::Ping(Ping { reply: true, .. }) => return Vec::new(),
             Frame::Ping(Ping { nonce, .. }) => Effect::Send(Frame::Ping(Ping {
                 nonce,
@@ -370,7 +385,8 @@ impl Session {
             | Frame::Cancel(_)
             | Frame::UpdateAck(_)
             | Frame::Spec(_)
-            | Frame::Trust(_) => {
+            | Frame::Trust(_)
+            | Frame::Secret(_) => {
                 let reason = format!("a daemon does not send {} in an open session", frame.name());
                 Effect::Close(Close::protocol_error(&reason))
             }

@@ -239,8 +239,8 @@ impl World {
                 }
                 Effect::ApplyGeneration(generation) => Work::ApplyGeneration(generation),
                 Effect::SendSpec => Work::SendSpec,
-                // Nothing is signed here yet, and no node believes a bundle.
-                Effect::SendTrust { .. } | Effect::RecordTrust(_) => continue,
+                // Nothing is signed here yet, no node believes a bundle, and no command names a secret.
+                Effect::SendTrust { .. } | Effect::RecordTrust(_) | Effect::Exchange(_) => continue,
                 Effect::Send(frame) => {
                     self.send(id, frame);
                     continue;

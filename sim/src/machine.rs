@@ -198,8 +198,8 @@ impl World {
                 let generation = spec.generation;
                 process.inbox.push_back(Input::Applied { generation });
             }
-            // Nothing here signs, so nothing is pinned or doubted.
-            Effect::Pin(_) | Effect::Doubt(_) => {}
+            // Nothing here signs, so nothing is pinned or doubted; and no command names a secret.
+            Effect::Pin(_) | Effect::Doubt(_) | Effect::Secret { .. } => {}
             Effect::Close(_) => self.node_hangs_up(n),
         }
         true

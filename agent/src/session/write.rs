@@ -56,6 +56,7 @@ impl Agent {
                 | Effect::Send(_)
                 | Effect::Apply(_)
                 | Effect::Pin(_)
+                | Effect::Secret { .. }
                 | Effect::Doubt(_)
                 | Effect::Close(_) => continue,
             };

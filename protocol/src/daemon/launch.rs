@@ -120,6 +120,7 @@ impl Daemon {
         let Some(open) = self.book.find_open(id) else {
             return;
         };
+        self.secrets.retain(|_, asked| asked.command_id != id);
         let update = outcome::update(id, state, report);
         let ended = Ended {
             accepted: true,

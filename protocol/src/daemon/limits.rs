@@ -18,6 +18,10 @@ pub const WAITING_MAX: usize = 64;
 pub const TRUST_WAIT_SECONDS: u32 = 10;
 /// Shortest time between two requests for trust bundles, in seconds.
 pub const TRUST_ASK_SECONDS: u32 = 60;
+/// A question for a secret that was not answered for so long is asked again, in seconds.
+pub const SECRET_RETRY_SECONDS: u32 = 2;
+/// Most questions for secrets that are open at once.
+pub const SECRETS_WANTED_MAX: usize = 64;
 /// Most destructive commands an hour that a node takes without a batch, whatever its bundle says.
 pub const UNBATCHED_PER_HOUR_MAX: usize = 1_024;
 /// Most bytes that the updates of one frame may take together, so that any frame stays below

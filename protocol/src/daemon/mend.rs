@@ -51,6 +51,7 @@ impl Daemon {
                 Effect::Stop(_)
                 | Effect::Send(_)
                 | Effect::Apply(_)
+                | Effect::Secret { .. }
                 | Effect::Doubt(_)
                 | Effect::Close(_) => out.push(effect),
             }

@@ -33,6 +33,7 @@ impl Daemon {
             nonce: 0,
             waiting: std::collections::BTreeMap::new(),
             wanted: Wanted::default(),
+            secrets: std::collections::BTreeMap::new(),
             resend_at: None,
             broken_until: None,
             stopping: false,

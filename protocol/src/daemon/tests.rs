@@ -123,6 +123,10 @@ fn word(effect: &Effect) -> String {
         Effect::Send(frame) => format!("send {}", frame.name()),
         Effect::Apply(spec) => format!("apply {}", spec.generation),
         Effect::Pin(pins) => format!("pin {}", pins.version),
+        Effect::Secret { answer: Ok(_), .. } => "secret".to_owned(),
+        Effect::Secret {
+            answer: Err(code), ..
+        } => format!("no secret {code}"),
         Effect::Doubt(doubt) => format!("doubt {doubt}"),
         Effect::Close(reason) => format!("close {reason}"),
     }
@@ -189,6 +193,7 @@ impl Driver {
                 Effect::Stop(_)
                 | Effect::Send(_)
                 | Effect::Apply(_)
+                | Effect::Secret { .. }
                 | Effect::Doubt(_)
                 | Effect::Close(_) => {}
             }

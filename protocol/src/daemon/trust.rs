@@ -49,6 +49,14 @@ pub enum Doubt {
         /// Why.
         why: Distrust,
     },
+    /// The value of a secret.
+    #[error("the secret for {command_id} was passed over: it {why}")]
+    Secret {
+        /// The command that waits for it.
+        command_id: CommandId,
+        /// Why.
+        why: Distrust,
+    },
 }
 
 /// Why a signature does not count here.
@@ -229,7 +237,7 @@ impl Daemon {
         self.stopping || self.waiting.len() + self.wanted.held.len() >= WAITING_MAX
     }
 
-    fn ask_for_trust(&mut self, now: Monotonic, out: &mut Vec<Effect>) {
+    pub(super) fn ask_for_trust(&mut self, now: Monotonic, out: &mut Vec<Effect>) {
         let again_at = |asked: Monotonic| asked.plus_seconds(TRUST_ASK_SECONDS);
         if self.wanted.asked_at.is_none_or(|at| again_at(at) <= now) {
             self.wanted.asked_at = Some(now);

@@ -28,6 +28,7 @@ fn shown(effects: &[Effect]) -> Vec<Value> {
         Effect::Apply(_) => json!("apply"),
         Effect::Close(_) => json!("close"),
         Effect::Pin(_) => json!("pin"),
+        Effect::Secret { .. } => json!("secret"),
         Effect::Doubt(_) => json!("doubt"),
     };
     effects.iter().map(shown).collect()

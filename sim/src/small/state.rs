@@ -203,7 +203,10 @@ impl State {
                         self.finish(id, End::Cancelled, None);
                     }
                 }
-                NodeEffect::Apply(_) | NodeEffect::Pin(_) | NodeEffect::Doubt(_) => {}
+                NodeEffect::Apply(_)
+                | NodeEffect::Pin(_)
+                | NodeEffect::Secret { .. }
+                | NodeEffect::Doubt(_) => {}
                 NodeEffect::Close(_) => self.hang_up(),
             }
         }
@@ -277,6 +280,7 @@ impl State {
                 Effect::ApplyGeneration(_)
                 | Effect::SendSpec
                 | Effect::SendTrust { .. }
+                | Effect::Exchange(_)
                 | Effect::RecordTrust(_) => {}
                 Effect::Close(_) => return self.end_session(place),
             }
