@@ -17,6 +17,7 @@ mod admit;
 mod approval;
 mod crash;
 mod orders;
+mod secrets;
 mod service;
 mod session;
 mod signature;

@@ -265,7 +265,7 @@ fn trusting(hello: Hello, command: Command) -> Vec<(&'static str, Frame)> {
     };
     let spec = Spec {
         generation: 10,
-        signed: Some(signed),
+        signed: Some(signed.clone()),
         spec: canonical::from_json(&json!({ "hostname": "n1" })).unwrap(),
     };
     let trust = Trust {
@@ -278,6 +278,48 @@ fn trusting(hello: Hello, command: Command) -> Vec<(&'static str, Frame)> {
         ("Status, asking for trust", status.into()),
         ("Spec, signed", spec.into()),
         ("Trust", trust.into()),
+    ]
+    .into_iter()
+    .chain(secrets(signed))
+    .collect()
+}
+
+/// The frames about a secret.
+fn secrets(signed: Box<Signed>) -> Vec<(&'static str, Frame)> {
+    let request = SecretRequest {
+        command_id: command_id(),
+        key: OneTimeKey::from_bytes([0xb1; 32]),
+        node_sig: Some(vec![5; SIGNATURE_BYTES]),
+        secret_ref: "site-7/bmc".to_owned(),
+    };
+    let secret = Secret {
+        command_id: command_id(),
+        key: request.key,
+        refused: None,
+        sealed: Some(Sealed {
+            ciphertext: vec![0xb2; 20],
+            encapsulated_key: vec![0xb3; 32],
+        }),
+        signed: Some(signed),
+    };
+    let refused = Secret {
+        refused: Some("NOT_ALLOWED".to_owned()),
+        sealed: None,
+        signed: None,
+        ..secret.clone()
+    };
+    vec![
+        ("SecretRequest", request.clone().into()),
+        (
+            "SecretRequest, not signed",
+            SecretRequest {
+                node_sig: None,
+                ..request
+            }
+            .into(),
+        ),
+        ("Secret", secret.into()),
+        ("Secret, refused", refused.into()),
     ]
 }
 

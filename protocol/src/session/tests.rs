@@ -491,3 +491,23 @@ fn d1_only_what_was_answered_is_acknowledged() {
     assert_eq!(seen, [(command_id(1), None), never_sent]);
     assert_eq!(acknowledge([update(1, Answer::None)]), None);
 }
+
+#[test]
+fn p6_a_question_for_a_secret_is_passed_on_and_its_name_is_bounded() {
+    let question = |name: String| SecretRequest {
+        command_id: command_id(1),
+        key: crate::secret::OneTimeKey::from_bytes([7; 32]),
+        node_sig: None,
+        secret_ref: name,
+    };
+    let mut session = open();
+    let asked = question("a".repeat(limits::SECRET_NAME_BYTES_MAX));
+    let effects = receive(&mut session, asked.clone());
+    assert_eq!(effects, [Effect::Exchange(asked)]);
+    let longer = question("a".repeat(limits::SECRET_NAME_BYTES_MAX + 1));
+    let effects = receive(&mut session, longer);
+    let [Effect::Close(close)] = effects.as_slice() else {
+        panic!("{effects:?}");
+    };
+    assert!(close.reason.contains("the limit is 200"), "{close}");
+}

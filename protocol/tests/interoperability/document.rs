@@ -112,7 +112,7 @@ fn d1_the_document_has_every_field_of_every_frame() {
         *found.entry(String::new()).or_default() += 1;
         fields(&vector["body"], "", found);
     }
-    assert_eq!(found.len(), 10);
+    assert_eq!(found.len(), 12);
     for ((name, code), mut found) in found {
         let code = u8::from_str_radix(&code, 16).unwrap();
         let heading = format!("### {code} `{name}`");

@@ -15,6 +15,8 @@ mod refused;
 #[cfg(test)]
 mod rejoin;
 #[cfg(test)]
+mod secret;
+#[cfg(test)]
 mod session;
 #[cfg(test)]
 mod trust;
