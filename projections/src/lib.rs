@@ -12,6 +12,7 @@ pub mod log;
 pub mod nodes;
 pub mod refused_reports;
 pub mod rows;
+pub mod secrets;
 pub mod trust;
 pub mod write;
 
