@@ -21,6 +21,7 @@ use tokio_util::task::TaskTracker;
 use crate::limits::{GROUP_BYTES_MAX, GROUP_REQUESTS_MAX, QUEUE_REQUESTS_MAX};
 use crate::payload::Schemas;
 use crate::request::{Item, NodeItem, Request};
+use crate::secrets::{MasterKeys, Wakes};
 use crate::wake::Tail;
 use crate::{
     Clock, Committed, Error, Fence, LedgerTx, Opened, Outcome, Queued, Run, Signer, clock,
@@ -44,6 +45,8 @@ pub struct Options {
     pub approval: Policy,
     /// What signs commands and desired states; nothing is signed without (SPEC P1).
     pub signer: Option<Arc<Signer>>,
+    /// What encrypts secrets that are put; none are taken in without (SPEC P6).
+    pub master_keys: Option<Arc<MasterKeys>>,
 }
 
 impl Options {
@@ -55,6 +58,7 @@ impl Options {
             pending_per_lane_max: PENDING_PER_LANE_MAX,
             approval: Policy::default(),
             signer: None,
+            master_keys: None,
         }
     }
 }
@@ -73,6 +77,7 @@ pub(crate) struct Inner {
     pub(crate) schemas: Schemas,
     pub(crate) tail: Tail,
     pub(crate) tasks: TaskTracker,
+    pub(crate) wakes: Wakes,
 }
 
 /// An item with the place to which its answer goes.
@@ -97,6 +102,7 @@ impl Ledger {
             schemas,
             tail,
             tasks: tasks.clone(),
+            wakes: Wakes::default(),
         };
         let inner = Arc::new(inner);
         let (queue, waiting) = mpsc::channel(QUEUE_REQUESTS_MAX);

@@ -20,6 +20,7 @@ pub mod lease;
 pub mod limits;
 mod payload;
 mod request;
+pub mod secrets;
 mod signer;
 #[cfg(test)]
 mod tests;

@@ -34,6 +34,33 @@ pub const WORKER_RETRY_MAX: Duration = Duration::from_mins(1);
 pub const ROOT_WITHIN: Duration = Duration::from_secs(10);
 /// Tries to publish a trust bundle, each lost to another who published one.
 pub const PUBLISH_ATTEMPTS_MAX: u32 = 8;
+/// Tries to put a secret, each lost to another who put the same.
+pub const PUT_SECRET_ATTEMPTS_MAX: u32 = 8;
+/// Longest wait for a store of secrets.
+pub const SECRET_WITHIN: Duration = Duration::from_secs(5);
+/// How long a gateway waits for the answer to a node's question for a secret, before it says that there
+/// is none yet.
+pub const EXCHANGE_WITHIN: Duration = Duration::from_secs(1);
+/// How often the answer is looked for, in case another process gives it.
+pub const EXCHANGE_LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the keeper looks for questions that other processes have asked.
+pub const KEEPER_LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Questions that the keeper takes at once.
+pub const KEEPER_PAGE_ROWS: u32 = 16;
+/// How long a question may wait for the keeper, in seconds; its node waits for a minute.
+pub const EXCHANGE_ANSWERED_SECONDS: u32 = 120;
+/// How long a question is kept, in seconds.
+pub const EXCHANGE_KEPT_SECONDS: u32 = 3_600;
+/// How often old questions are forgotten.
+pub const FORGET_EVERY: Duration = Duration::from_mins(1);
+/// Questions that are forgotten at once.
+pub const FORGET_PAGE_ROWS: u32 = 1_000;
+/// Pages of questions that are forgotten in one turn.
+pub const FORGET_PAGES_MAX: u32 = 20;
+/// How often secrets under an older master key are looked for.
+pub const REKEY_EVERY: Duration = Duration::from_secs(5);
+/// Secrets that are put under the new master key at once.
+pub const REKEY_PAGE_ROWS: u32 = 200;
 /// How long a statement of the service may take.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a statement may wait for a lock.

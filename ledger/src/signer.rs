@@ -7,10 +7,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use ed25519_dalek::SigningKey;
-use ledger_protocol::canonical;
+use ledger_protocol::command::Command;
 use ledger_protocol::dsse::{PublicKey, Purpose};
 use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
-use ledger_protocol::trust::{Signed, WorkerCertificate};
+use ledger_protocol::trust::{Signed, WorkerCertificate, intent};
+use ledger_protocol::{canonical, session};
 use rand::TryRng as _;
 use rand::rngs::SysRng;
 use tokio_util::sync::CancellationToken;
@@ -182,6 +183,21 @@ impl Signer {
             due.as_micros().saturating_sub(self.clock.now().as_micros())
         });
         Duration::from_micros(u64::try_from(left).unwrap_or(0))
+    }
+
+    /// Whether one of the roots vouches for this command.
+    pub(crate) fn has_signed(&self, command: &Command) -> bool {
+        let queued = &command.queued;
+        let intent = intent::of_command(&session::command(command.id, queued));
+        let (Some(signed), Ok(intent)) = (&queued.signed, intent) else {
+            return false;
+        };
+        let roots: Vec<_> = self.roots.iter().map(|root| root.public_key()).collect();
+        // The worker key had to live from when the command was queued to its end, which is long ago
+        // for a command that takes its time.
+        let times = (command.queued_at, queued.not_after);
+        let holds = signed.verify(&roots, times, Purpose::Command, &intent);
+        holds.is_ok()
     }
 
     /// Signs a payload that may be acted on until `until`, which the key must outlive; without one,
