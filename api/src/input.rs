@@ -5,10 +5,13 @@
 //! all methods refuse alike: with the field's name, its limit and what would work.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ledger_protocol::id::InvalidId;
+use ledger_protocol::limits::SECRET_BYTES_MAX;
+use ledger_protocol::secret::SecretValue;
 use ledger_protocol::text;
 use serde_json::{Map, Value};
 
@@ -16,10 +19,16 @@ use crate::error::{Error, quoted};
 use crate::json;
 
 /// The fields of a request that were not taken yet.
-#[derive(Debug)]
 pub(crate) struct Input {
     fields: Map<String, Value>,
     known: &'static [&'static str],
+}
+
+impl fmt::Debug for Input {
+    /// A value may be a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.fields.keys()).finish()
+    }
 }
 
 /// The type of a value, in the words of an error message.
@@ -62,7 +71,8 @@ impl Input {
         self.fields.remove(field)
     }
 
-    fn optional_text(
+    /// Text that may be absent; what was wanted is said when it is something else.
+    pub(crate) fn optional_text(
         &mut self,
         field: &'static str,
         wanted: &str,
@@ -72,6 +82,23 @@ impl Input {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(other) => Err(wrong_type(field, wanted, &other)),
         }
+    }
+
+    /// Text, whatever it is.
+    pub(crate) fn text(&mut self, field: &'static str) -> Result<String, Error> {
+        let text = self.optional_text(field, "text")?;
+        text.ok_or_else(|| missing(field))
+    }
+
+    /// The value of a secret: text of 1 to [`SECRET_BYTES_MAX`] bytes. Nothing of it is repeated.
+    pub(crate) fn secret(&mut self, field: &'static str) -> Result<SecretValue, Error> {
+        let value = SecretValue::new(self.text(field)?.into_bytes());
+        let bytes = value.reveal().len();
+        if (1..=SECRET_BYTES_MAX).contains(&bytes) {
+            return Ok(value);
+        }
+        let problem = format!("must be text of 1 to {SECRET_BYTES_MAX} bytes; it has {bytes}");
+        Err(Error::invalid(field, problem))
     }
 
     /// Refuses what no method field has taken.

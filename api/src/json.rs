@@ -164,7 +164,7 @@ impl<'de> Visitor<'de> for Seed<'_> {
             }
             self.text(&key)?;
             if object.contains_key(&key) {
-                return Err(self.stop(format!("has the key `{}` twice", quoted(&key))));
+                return Err(self.stop(twice(&key, &object, self.depth)));
             }
             let value = entries.next_value_seed(Seed {
                 found: self.found,
@@ -177,6 +177,16 @@ impl<'de> Visitor<'de> for Seed<'_> {
         }
         Ok(Value::Object(object))
     }
+}
+
+/// What is said of a key that stands twice. A field of the body is named; what stands inside of one is
+/// not repeated, for it may be a part of a secret that was given as an object.
+fn twice(key: &str, object: &Map<String, Value>, depth: usize) -> String {
+    if depth == 0 {
+        return format!("has the key `{}` twice", quoted(key));
+    }
+    let place = object.len() + 1;
+    format!("has a key twice in one object; the second is key {place} of it")
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod json;
 pub mod limits;
 mod methods;
 mod nodes;
+mod secrets;
 mod serve;
 mod tokens;
 

@@ -51,6 +51,10 @@ pub const GRANTS_MAX: usize = 100;
 pub const GRANT_KINDS_MAX: usize = 100;
 /// Kinds that a join token may restrict a node to.
 pub const JOIN_KINDS_MAX: usize = 100;
+/// Kinds that a secret may be restricted to.
+pub const SECRET_KINDS_MAX: usize = 100;
+/// Nodes that a secret may be restricted to.
+pub const SECRET_NODES_MAX: usize = 1_000;
 /// Longest name of a kind, in bytes.
 pub const KIND_BYTES_MAX: usize = 100;
 /// Longest life of an API token that is asked to expire, in seconds (ten years).

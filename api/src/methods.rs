@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::auth::Caller;
 use crate::error::{Error, quoted};
 use crate::input::Input;
-use crate::{Api, command_batches, commands, nodes, tokens};
+use crate::{Api, command_batches, commands, nodes, secrets, tokens};
 
 /// The JSON of a result.
 pub(crate) type Answer = Result<Vec<u8>, Error>;
@@ -75,6 +75,9 @@ methods! {
     nodes."createJoinToken"(tenantId, nodeId, expiresInSeconds, allowedKinds)
         Writes nodes::create_join_token;
     nodes."revokeCertificate"(tenantId, nodeId, reason) Writes nodes::revoke_certificate;
+    secrets."put"(tenantId, name, value, kinds, nodeIds) Writes secrets::put;
+    secrets."list"(tenantId, limit, cursor) Reads secrets::list;
+    secrets."delete"(tenantId, name) Writes secrets::delete;
     tokens."create"(tenantId, identity, grants, expiresInSeconds) Writes tokens::create;
     tokens."list"(tenantId, limit, cursor) Reads tokens::list;
     tokens."revoke"(tenantId, tokenId) Writes tokens::revoke;

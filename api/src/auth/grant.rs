@@ -25,18 +25,21 @@ pub enum Permission {
     BatchesCreate,
     /// Approve batches.
     BatchesApprove,
+    /// Put, list and delete secrets.
+    SecretsAdmin,
     /// Read the ledger as an auditor.
     LedgerAudit,
 }
 
 impl Permission {
     /// Every permission.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::NodesRead,
         Self::NodesExec,
         Self::NodesAdmin,
         Self::BatchesCreate,
         Self::BatchesApprove,
+        Self::SecretsAdmin,
         Self::LedgerAudit,
     ];
 
@@ -48,6 +51,7 @@ impl Permission {
             Self::NodesAdmin => "compute:nodes:admin",
             Self::BatchesCreate => "compute:batches:create",
             Self::BatchesApprove => "compute:batches:approve",
+            Self::SecretsAdmin => "compute:secrets:admin",
             Self::LedgerAudit => "compute:ledger:audit",
         }
     }

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use ledger::secrets::SecretError;
 use ledger_protocol::refusal::Refusal;
 use serde_json::{Map, json};
 
@@ -57,6 +58,24 @@ impl From<ledger_projections::Error> for Error {
         match error {
             ledger_projections::Error::Database(source) => source.into(),
             other => Self::internal(other),
+        }
+    }
+}
+
+/// What stands against putting a secret (SPEC P6).
+impl From<SecretError> for Error {
+    fn from(error: SecretError) -> Self {
+        match error {
+            SecretError::NoMasterKey => Self::InvalidState {
+                message: format!("{error}; start it with --secrets-key"),
+                details: map(json!({"reason": "no-master-key"})),
+            },
+            SecretError::Contended => Self::Conflict {
+                message: format!("{error}; look which of them is wanted, and try again"),
+                details: Map::new(),
+            },
+            SecretError::Seal(failure) => Self::internal(failure),
+            SecretError::Projection(error) => error.into(),
         }
     }
 }
