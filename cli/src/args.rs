@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, api, audit, batch, bench, gateway, migrate, node, serve, sweeper, tenant, token, up,
-    watch,
+    agent, api, audit, batch, bench, gateway, migrate, node, secret, serve, sweeper, tenant, token,
+    up, watch,
 };
 use crate::exit::Failure;
 use crate::output::Output;
@@ -48,6 +48,7 @@ enum Command {
     Token(token::Options),
     Node(node::Options),
     Batch(batch::Options),
+    Secret(secret::Options),
     Api(api::Options),
     Watch(watch::Options),
     Audit(audit::Options),
@@ -66,6 +67,7 @@ impl Command {
             | Self::Token(_)
             | Self::Node(_)
             | Self::Batch(_)
+            | Self::Secret(_)
             | Self::Api(_)
             | Self::Watch(_)
             | Self::Audit(_)
@@ -90,6 +92,7 @@ impl Arguments {
             Command::Token(options) => token::run(options, output).await,
             Command::Node(options) => node::run(options, output).await,
             Command::Batch(options) => batch::run(options, output).await,
+            Command::Secret(options) => secret::run(options, output).await,
             Command::Api(options) => api::run(options, output).await,
             Command::Watch(options) => watch::run(options, output).await,
             Command::Audit(options) => audit::run(options, output).await,
@@ -176,6 +179,12 @@ mod tests {
             "serve --postgres p --approvers f --unbatched-destructive-per-hour 3",
             "serve --postgres p --command-root old --command-root new",
             "up --unbatched-destructive-per-hour 3",
+            "serve --postgres p --secrets-key new --secrets-key old",
+            "up --secrets-key f",
+            "secret keygen f",
+            "secret put site/bmc --file f --kind bmc.power --node node_01h455vb4pex5vsknk084sn02q --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q --json",
+            "secret list --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
+            "secret delete site/bmc --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
             "audit replay --postgres p --json",
             "audit check --postgres p --json",
             "--log-format json --log-level debug audit replay --postgres p",
@@ -208,6 +217,9 @@ mod tests {
             "serve --postgres p --listen 7070",
             "serve --postgres p --gateway http://g:7443",
             "gateway --postgres p --authority a --server-name https://g",
+            "secret put site/bmc hunter2 --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
+            "secret put /bmc --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
+            "secret keygen",
             "agent --gateway http://g:7443 --state s",
         ] {
             let words = std::iter::once("command-ledger").chain(line.split_terminator(' '));

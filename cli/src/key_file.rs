@@ -23,7 +23,7 @@ use crate::exit::{Failure, Meaning};
 use crate::limits::KEY_FILE_BYTES_MAX;
 
 /// Owner only: whoever has the file signs as its owner.
-const KEY_MODE: u32 = 0o600;
+pub(crate) const KEY_MODE: u32 = 0o600;
 
 /// A public key as the list of approvers and the API have it.
 pub(crate) fn base64(key: &PublicKey) -> String {
@@ -73,6 +73,15 @@ pub(crate) fn public_key_or_new(path: &Path) -> Result<PublicKey, Failure> {
 pub(crate) fn private_key(path: &Path) -> Result<SigningKey, Failure> {
     let shown = path.display();
     let text = Zeroizing::new(read(path, KEY_FILE_BYTES_MAX)?);
+    check_private(path)?;
+    SigningKey::from_pkcs8_pem(&text).or_usage(format!(
+        "{shown} holds no Ed25519 private key in PEM; `command-ledger batch keygen` makes one"
+    ))
+}
+
+/// Refuses a file that others than its owner can read or write.
+pub(crate) fn check_private(path: &Path) -> Result<(), Failure> {
+    let shown = path.display();
     let mode = path
         .metadata()
         .map(|metadata| metadata.permissions().mode());
@@ -83,9 +92,7 @@ pub(crate) fn private_key(path: &Path) -> Result<SigningKey, Failure> {
             mode & 0o777
         )));
     }
-    SigningKey::from_pkcs8_pem(&text).or_usage(format!(
-        "{shown} holds no Ed25519 private key in PEM; `command-ledger batch keygen` makes one"
-    ))
+    Ok(())
 }
 
 /// Reads the public key in a file that holds it, or its private key.

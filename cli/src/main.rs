@@ -15,6 +15,7 @@ mod nats;
 mod output;
 mod postgres;
 mod secret;
+mod secrets_key;
 mod service;
 mod signing;
 mod telemetry;

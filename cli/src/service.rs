@@ -2,7 +2,9 @@
 //! wait and end.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use ledger::secrets::{self, DatabaseStore, MasterKeys};
 use ledger::{Clock, Ledger};
 use ledger_gateway::{CertificateAuthority, Gateway};
 use ledger_protocol::kind::Registry;
@@ -40,6 +42,7 @@ impl Core {
         let mut options = ledger::Options::new(Registry::builtin(), Clock::system());
         options.approval = signing.approval;
         options.signer.clone_from(&signing.signer);
+        options.master_keys = signing.master_keys;
         if let Some(signer) = signing.signer {
             let token = phase.token();
             phase.tasks().spawn(async move { signer.run(token).await });
@@ -129,6 +132,21 @@ impl Service {
         self.workers.worker("the wakes", move |token| {
             let (ledger, nats) = (ledger.clone(), nats.clone());
             async move { ledger_nats::wakes(ledger, nats.reveal(), token).await }
+        });
+    }
+
+    /// Gives nodes the secrets that their commands name, and puts what is under an older master key under
+    /// the first.
+    pub(crate) fn start_keeper(&self, keys: &Arc<MasterKeys>) {
+        let ledger = self.core.ledger.clone();
+        let store = DatabaseStore::new(ledger.pool().clone(), Arc::clone(keys));
+        self.workers.worker("the keeper of secrets", move |token| {
+            let (ledger, store) = (ledger.clone(), store.clone());
+            async move {
+                let kept = secrets::keep(ledger, Arc::new(store.clone()), token.clone());
+                tokio::join!(kept, store.run(token));
+                Ok::<_, anyhow::Error>(())
+            }
         });
     }
 

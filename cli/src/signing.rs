@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
+use ledger::secrets::MasterKeys;
 use ledger::{Clock, HeldRoot, PublishError, RootKey, Signer};
 use ledger_projections::trust;
 use ledger_protocol::batch::create::Policy;
@@ -39,6 +40,8 @@ pub(crate) struct Signing {
     pub(crate) approvers_named: bool,
     /// What signs; nothing is signed without.
     pub(crate) signer: Option<Arc<Signer>>,
+    /// What encrypts secrets; none are kept without (SPEC P6).
+    pub(crate) master_keys: Option<Arc<MasterKeys>>,
 }
 
 /// The signer that these files' keys make: the first signs, the others are believed too. None

@@ -15,6 +15,7 @@ use crate::limits::CONNECTIONS_DEFAULT;
 use crate::nats;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
+use crate::secrets_key::SecretsKey;
 use crate::service::{Core, Service, listen, raise_open_files};
 use crate::signing::{self, Allowance, Signing};
 
@@ -58,6 +59,8 @@ pub(crate) struct Options {
     command_root: Vec<PathBuf>,
     #[command(flatten)]
     allowance: Allowance,
+    #[command(flatten)]
+    secrets_key: SecretsKey,
     /// Connections to Postgres
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(2..=500))]
@@ -79,10 +82,12 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         Some(path) => approvers::read_policy(path)?,
         None => Policy::default(),
     };
+    let master_keys = options.secrets_key.read()?;
     let signing = Signing {
         approval: options.allowance.in_policy(approval),
         approvers_named: options.approvers.is_some(),
         signer: signing::signer(&options.command_root, &Clock::system())?,
+        master_keys: master_keys.clone(),
     };
     if options.approvers.is_none() {
         tracing::warn!("no --approvers: batches hold nothing and are recorded for audit only");
@@ -104,6 +109,10 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         ca_certificate,
     };
     service.start_api(listener, surroundings, endings);
+    match &master_keys {
+        Some(keys) => service.start_keeper(keys),
+        None => tracing::warn!("no --secrets-key: this process keeps no secrets"),
+    }
     if let Some(nats) = &options.nats {
         let holder = service.core.holder.clone();
         let mut to = ledger_nats::NatsOptions::new(nats.reveal(), holder, options.source);

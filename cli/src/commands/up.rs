@@ -11,6 +11,7 @@ use crate::limits::UP_NODES_MAX;
 use crate::nats;
 use crate::output::Output;
 use crate::secret::Secret;
+use crate::secrets_key::SecretsKey;
 use crate::service::{raise_open_files, until_told};
 use crate::signing::Allowance;
 use crate::up::{Home, Plan, Ready, Town};
@@ -43,6 +44,8 @@ pub(crate) struct Options {
     nats: Option<Secret>,
     #[command(flatten)]
     allowance: Allowance,
+    #[command(flatten)]
+    secrets_key: SecretsKey,
 }
 
 /// Runs until a signal.
@@ -57,6 +60,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         postgres: options.postgres,
         nats: options.nats,
         allowance: options.allowance,
+        secrets_key: options.secrets_key,
     };
     let mut town = Town::new();
     let (endings, mut ended) = endings();

@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use ledger::Clock;
+use ledger::secrets::MasterKeys;
 use ledger_api::auth::{Grant, NewToken, create_tenant, create_token};
 use ledger_gateway::CertificateAuthority;
 use ledger_nats::STREAM;
@@ -30,6 +32,7 @@ use crate::limits::{
 };
 use crate::nats;
 use crate::secret::Secret;
+use crate::secrets_key::{self, SecretsKey};
 use crate::service::{Core, Service, listen};
 use crate::signing::{self, Allowance, Signing};
 
@@ -43,8 +46,11 @@ const SOURCE: &str = "/command-ledger/up";
 /// People who may approve batches, and how many of them must.
 const APPROVERS: [&str; 3] = ["approver-1", "approver-2", "approver-3"];
 const QUORUM: u32 = 2;
-/// The key of the root that signs commands, in a folder of its own.
+/// The folder of the keys that are the service's own: that of the root that signs commands, and the master
+/// key that encrypts secrets.
+const SIGNING: &str = "signing";
 const ROOT: &str = "root.pem";
+const MASTER_KEY: &str = "secrets.key";
 /// The authority's certificate, beside its key.
 const AUTHORITY_CERTIFICATE: &str = "node-ca.pem";
 
@@ -57,6 +63,7 @@ pub(crate) struct Plan {
     pub(crate) postgres: Option<Secret>,
     pub(crate) nats: Option<Secret>,
     pub(crate) allowance: Allowance,
+    pub(crate) secrets_key: SecretsKey,
 }
 
 /// What runs, once everything does.
@@ -105,10 +112,15 @@ impl Town {
         let (postgres, nats) = self.start_servers(plan, home).await?;
         migrate::migrate(&postgres.owner).await?;
         let (approval, approvers) = people(home)?;
+        let master_keys = match plan.secrets_key.read()? {
+            Some(keys) => keys,
+            None => own_master_key(home)?,
+        };
         let signing = Signing {
             approval: plan.allowance.in_policy(approval),
             approvers_named: true,
             signer: signing::signer(&[root(home)?], &Clock::system())?,
+            master_keys: Some(Arc::clone(&master_keys)),
         };
         let mut core = Core::start(&postgres.service, UP_CONNECTIONS, signing).await?;
         core.holder = home.lease_holder(core.ledger.new_id_random());
@@ -139,6 +151,7 @@ impl Town {
         let holder = service.core.holder.clone();
         service.start_publisher(ledger_nats::NatsOptions::new(nats.reveal(), holder, SOURCE));
         service.start_sweeper();
+        service.start_keeper(&master_keys);
 
         let (tenant, token, client) = identify(home, service, &api_url).await?;
         let fleet = Fleet {
@@ -218,11 +231,22 @@ impl Town {
 
 /// The file of the root that signs for this folder's service; its key is made unless it is there.
 fn root(home: &Home) -> Result<PathBuf, Failure> {
-    let folder = home.folder().join("signing");
+    let folder = home.folder().join(SIGNING);
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(ROOT);
     key_file::public_key_or_new(&path)?;
     Ok(path)
+}
+
+/// The master key of this folder, which is made unless it is there.
+fn own_master_key(home: &Home) -> Result<Arc<MasterKeys>, Failure> {
+    let folder = home.folder().join(SIGNING);
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(MASTER_KEY);
+    if !path.exists() {
+        secrets_key::generate(&path)?;
+    }
+    secrets_key::read(&[path])
 }
 
 /// The approvers of this folder; their keys are made unless they are there.
