@@ -56,6 +56,9 @@ pub const OUTBOUND_FRAMES_MAX: usize = 256;
 pub const FRAMES_PER_WRITE_MAX: usize = 64;
 /// Frames of one session that the ledger works on at once; above that the session is not read.
 pub const WORKS_PER_SESSION_MAX: usize = 4;
+/// Questions for secrets of one session that wait for an answer at once, beside the frames above: as
+/// many as commands can be in flight. Any more are passed over, and the daemon asks again.
+pub const EXCHANGES_PER_SESSION_MAX: usize = 14;
 /// Time between two lines of the log about what one session's daemon sends.
 pub const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 /// Nodes of one read of due commands.

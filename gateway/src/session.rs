@@ -17,7 +17,7 @@ use ledger_protocol::limits::FRAME_BYTES_MAX;
 use ledger_protocol::node::OpenSession;
 use ledger_protocol::refusal::Refusal;
 use ledger_protocol::session::{Close, Effect, Message, Peer, Session};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_tungstenite::tungstenite;
 use tracing::{debug, info, warn};
@@ -59,6 +59,7 @@ pub(crate) async fn run(
         complaints: Arc::default(),
         // Before anything is read, so that nothing is missed.
         news: shared.trust.news(),
+        exchanges: Arc::new(Semaphore::new(limits::EXCHANGES_PER_SESSION_MAX)),
     };
     let greeted = tokio::select! {
         greeted = driver.greet(&mut socket) => greeted,
@@ -115,6 +116,8 @@ struct Driver<'a> {
     epoch: u64,
     complaints: Arc<Complaints>,
     news: News,
+    /// Room for questions that wait for the keeper of secrets; reports go on where nobody keeps any.
+    exchanges: Arc<Semaphore>,
 }
 
 impl Driver<'_> {
@@ -269,7 +272,9 @@ impl Driver<'_> {
         let mut shutdown = pin!(shared.shutdown.cancelled());
         let mut tick = pin!(sleep_until(self.started + self.machine.next_tick()));
         loop {
-            let has_room = works.len() < limits::WORKS_PER_SESSION_MAX;
+            let free = self.exchanges.available_permits();
+            let exchanges = limits::EXCHANGES_PER_SESSION_MAX.saturating_sub(free);
+            let has_room = works.len() < limits::WORKS_PER_SESSION_MAX + exchanges;
             let effects = tokio::select! {
                 () = &mut shutdown => return Close::going_away(),
                 close = closes.recv() => {
@@ -367,7 +372,12 @@ impl Driver<'_> {
             Effect::SendSpec => works.push(Box::pin(work.read_spec())),
             Effect::SendTrust { above } => works.push(Box::pin(work.read_trust(above, true))),
             Effect::RecordTrust(version) => self.shared.trust.told(self.node, version),
-            Effect::Exchange(_) => {}
+            Effect::Exchange(request) => {
+                // The daemon asks again for what there is no room for.
+                if let Ok(place) = self.exchanges.clone().try_acquire_owned() {
+                    works.push(Box::pin(work.exchange(request, place)));
+                }
+            }
             // The machine opens a session once, in `greet`.
             Effect::Open { .. } => {}
         }

@@ -93,6 +93,11 @@ impl Up {
         self.process.pid()
     }
 
+    /// All that it has printed.
+    pub fn said(&self) -> String {
+        [self.process.stdout(), self.process.stderr()].concat()
+    }
+
     /// All that it has started, itself included.
     pub fn tree(&self) -> std::collections::BTreeSet<Known> {
         tree::descendants(self.pid())

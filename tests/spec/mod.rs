@@ -13,6 +13,7 @@ mod one_end;
 mod replicas;
 mod retries;
 mod revocations;
+mod secrets;
 mod signals;
 mod starts;
 mod tail;

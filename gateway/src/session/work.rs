@@ -10,12 +10,13 @@ use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use ledger_projections::refused_reports::{self, Refused};
 use ledger_projections::{commands, nodes};
-use ledger_protocol::frame::{Frame, Update, UpdateState};
+use ledger_protocol::frame::{Frame, SecretRequest, Update, UpdateState};
 use ledger_protocol::id::{CommandId, NodeId};
 use ledger_protocol::refusal::Refusal;
 use ledger_protocol::session::{Answer, Close, acknowledge, busy_backoff, spec_frame};
 use ledger_protocol::time::Timestamp;
 use ledger_protocol::trust::Published;
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::{debug, error, warn};
 
 use super::complaints::Complaints;
@@ -180,6 +181,21 @@ impl Work {
             Err(error) => {
                 let error = &error as &dyn std::error::Error;
                 warn!(node = %self.node, error, "trust bundles could not be read");
+                Done::Nothing
+            }
+        }
+    }
+
+    /// Has a node's question for a secret answered. The daemon asks again what was not.
+    pub(super) async fn exchange(self, request: SecretRequest, place: OwnedSemaphorePermit) -> Done {
+        let (ledger, node) = (&self.shared.ledger, self.node);
+        let answered = ledger.exchange_secret(node, &request).await;
+        drop(place);
+        match answered {
+            Ok(Some(secret)) => Done::Frame(secret.into()),
+            Ok(None) => Done::Nothing,
+            Err(error) => {
+                log("a secret could not be exchanged", node, &error);
                 Done::Nothing
             }
         }
