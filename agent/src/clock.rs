@@ -6,9 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ledger_protocol::daemon::Monotonic;
 use ledger_protocol::time::Timestamp;
-use rand::RngExt as _;
+use rand::rngs::{SysError, SysRng};
+use rand::{RngExt as _, TryRng as _};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::Notify;
+use zeroize::Zeroizing;
 
 /// No server has told the time yet.
 const UNKNOWN: i64 = i64::MIN;
@@ -96,6 +98,14 @@ where
     rand::distr::StandardUniform: rand::distr::Distribution<T>,
 {
     rand::rng().random()
+}
+
+/// What a key is made of, from the system itself. An error where the system has none: a key that can
+/// be guessed would be worse than no key.
+pub(crate) fn random_seed() -> Result<Zeroizing<[u8; 32]>, SysError> {
+    let mut seed = Zeroizing::new([0; 32]);
+    SysRng.try_fill_bytes(seed.as_mut_slice())?;
+    Ok(seed)
 }
 
 #[cfg(test)]

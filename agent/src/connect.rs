@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use ed25519_dalek::SigningKey;
 use ledger_protocol::attestation;
-use ledger_protocol::frame::{CommandUpdate, Frame, SESSION_PATH, SUBPROTOCOL};
+use ledger_protocol::frame::{CommandUpdate, Frame, SESSION_PATH, SUBPROTOCOL, SecretRequest};
 use ledger_protocol::id::NodeId;
+use ledger_protocol::secret::Exchange;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
@@ -69,10 +70,13 @@ impl Connector {
 
     /// Signs the ends that a frame reports (SPEC P2). That is done when they are sent and not when
     /// they are written: after the node has joined anew, its key is another one. Of every kind, so
-    /// that whether a signature is asked for is the ledger's to decide.
+    /// that whether a signature is asked for is the ledger's to decide. Questions for secrets are signed
+    /// alike (SPEC P6).
     pub(crate) fn sign(&self, node: NodeId, frame: &mut Frame) {
-        let Frame::CommandUpdate(CommandUpdate { updates }) = frame else {
-            return;
+        let updates = match frame {
+            Frame::CommandUpdate(CommandUpdate { updates }) => updates,
+            Frame::SecretRequest(request) => return self.sign_secret_request(node, request),
+            _ => return,
         };
         for update in updates {
             match attestation::sign(&self.key, node, update) {
@@ -82,6 +86,22 @@ impl Connector {
                     let command = update.command_id;
                     error!(%node, %command, %error, "an end cannot be signed");
                 }
+            }
+        }
+    }
+
+    fn sign_secret_request(&self, node: NodeId, request: &mut SecretRequest) {
+        let exchange = Exchange {
+            command_id: request.command_id,
+            key: request.key,
+            node_id: node,
+            secret_ref: &request.secret_ref,
+        };
+        match exchange.sign(&self.key) {
+            Ok(signature) => request.node_sig = Some(signature.to_vec()),
+            Err(error) => {
+                let command = request.command_id;
+                error!(%node, %command, %error, "a question for a secret cannot be signed");
             }
         }
     }

@@ -228,14 +228,7 @@ pub enum Error {
 impl Error {
     /// The error and everything under it in one line, for a `why` that an operator reads.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(error) = source {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            source = error.source();
-        }
-        text
+        chain(self)
     }
 
     pub(crate) fn file(
@@ -249,4 +242,20 @@ impl Error {
             source,
         }
     }
+}
+
+/// An error and everything under it in one line.
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        let said = error.to_string();
+        // Some errors of others repeat what is under them.
+        if !text.ends_with(&said) {
+            text.push_str(": ");
+            text.push_str(&said);
+        }
+        source = error.source();
+    }
+    text
 }

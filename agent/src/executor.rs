@@ -7,6 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::kinds::{self, Executors, Outcome};
 use crate::script::ScriptedExecutor;
+use crate::secrets::Secrets;
 
 /// Runs jobs.
 #[derive(Debug)]
@@ -26,7 +27,14 @@ impl Executor {
         }
     }
 
-    pub(crate) async fn run(&self, job: Job, cancel: CancellationToken) -> Report {
+    /// Runs a job. What it is given of secrets is in nothing that comes out of here, whatever its kind
+    /// does with them (SPEC P6): what is journaled, logged and sent comes from here.
+    pub(crate) async fn run(
+        &self,
+        job: Job,
+        secrets: Secrets,
+        cancel: CancellationToken,
+    ) -> Report {
         let finished = match self {
             Self::Host(executors) => {
                 let job = kinds::Job {
@@ -35,10 +43,11 @@ impl Executor {
                     payload: job.payload,
                     timeout: Duration::from_micros(job.timeout_micros),
                 };
-                executors.run(job, cancel).await
+                executors.run(job, &secrets, cancel).await
             }
             Self::Scripted(script) => script.run(&job, cancel).await,
         };
+        let finished = secrets.redact_finished(finished);
         Report {
             end: match finished.outcome {
                 Outcome::Succeeded => End::Succeeded,

@@ -45,6 +45,7 @@ impl FakeMachine {
             state_dir: self.path("state"),
             reboot: Reboot::Injected(Arc::new(|_| panic!("nothing here may reboot"))),
             clock: Arc::new(|| datetime!(2026-11-30 12:00 UTC)),
+            site_ca: Arc::new(rustls::RootCertStore::empty()),
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use rustls::RootCertStore;
 use time::OffsetDateTime;
 
 use crate::{error::Error, limits};
@@ -76,6 +77,8 @@ pub struct Host {
     pub reboot: Reboot,
     /// The node's clock.
     pub clock: Clock,
+    /// The authorities of the site's own machines, trusted beside those of this one.
+    pub site_ca: Arc<RootCertStore>,
 }
 
 impl fmt::Debug for Host {
@@ -123,6 +126,7 @@ impl Host {
             state_dir,
             reboot,
             clock,
+            site_ca: Arc::new(RootCertStore::empty()),
         }
     }
 

@@ -1,31 +1,35 @@
 //! What a node can be told to do.
 //!
 //! To add a kind: write `kinds/<kind>.rs` with a `run` that takes the host, the payload and the cancellation, name its
-//! module here, add its name to [`KINDS`] and its arm to [`Executors::run`].
+//! module here, add its name to [`KINDS`] and its arm to [`Executors::run`]. One that needs a secret takes [`Secrets`] as
+//! well; what it returns is cleaned of them for it.
 //!
 //! An executor is cancelled between its actions and reports what really happened: [`Outcome::Cancelled`] only where
 //! nothing took effect (D12).
 
 pub mod diag_nvml;
+mod http;
 pub mod inventory;
 pub mod inventory_refresh;
 pub mod logs;
 pub mod logs_collect;
 pub mod node_reboot;
+pub mod site_http_proxy;
 
 use std::{future::Future, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::host::Host;
+use crate::{host::Host, secrets::Secrets};
 
 /// The kinds that have an executor.
-pub const KINDS: [&str; 4] = [
+pub const KINDS: [&str; 5] = [
     diag_nvml::KIND,
     inventory_refresh::KIND,
     logs_collect::KIND,
     node_reboot::KIND,
+    site_http_proxy::KIND,
 ];
 
 /// One accepted and journaled command.
@@ -112,6 +116,7 @@ pub struct Executors {
     host: Arc<Host>,
     collector: inventory::Collector,
     bundles: Arc<logs::Bundles>,
+    site: http::Client,
 }
 
 impl Executors {
@@ -121,6 +126,7 @@ impl Executors {
         Self {
             collector: inventory::Collector::new(Arc::clone(&host)),
             bundles: Arc::new(logs::Bundles::new(&host.state_dir)),
+            site: http::Client::new(&host),
             host,
         }
     }
@@ -132,7 +138,7 @@ impl Executors {
 
     /// Runs one job to its end, its timeout or its cancellation. Dropping the future stops what it started as well,
     /// except for a reboot that was already asked for.
-    pub async fn run(&self, job: Job, cancel: CancellationToken) -> Finished {
+    pub async fn run(&self, job: Job, secrets: &Secrets, cancel: CancellationToken) -> Finished {
         if cancel.is_cancelled() {
             return Finished::cancelled();
         }
@@ -161,6 +167,8 @@ impl Executors {
                 )
                 .await
             }
+            // It keeps to the timeout itself: what was sent before it has an outcome of its own.
+            site_http_proxy::KIND => site_http_proxy::run(&self.site, &job, secrets, &cancel).await,
             // A timeout around an effect that cannot be taken back would only hide what happened.
             node_reboot::KIND => node_reboot::run(&self.host, &job, &cancel).await,
             kind => Finished::failed(
@@ -191,7 +199,7 @@ fn payload<T: serde::de::DeserializeOwned>(job: &Job) -> Result<T, Finished> {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::fake_machine::FakeMachine;
+    use crate::{fake_machine::FakeMachine, secrets::tests::FakeKeeper};
 
     pub(crate) fn job(kind: &str, payload: Value) -> Job {
         Job {
@@ -202,9 +210,17 @@ pub(crate) mod tests {
         }
     }
 
+    pub(crate) fn no_secrets() -> FakeKeeper {
+        FakeKeeper::refusing("UNKNOWN_SECRET")
+    }
+
     pub(crate) async fn run(host: Host, kind: &str, payload: Value) -> Finished {
         Executors::new(host)
-            .run(job(kind, payload), CancellationToken::new())
+            .run(
+                job(kind, payload),
+                &no_secrets().secrets,
+                CancellationToken::new(),
+            )
             .await
     }
 
@@ -237,7 +253,7 @@ pub(crate) mod tests {
             let executors = Executors::new(FakeMachine::new().host());
             assert_eq!(
                 executors
-                    .run(job(kind, json!({})), cancel.clone())
+                    .run(job(kind, json!({})), &no_secrets().secrets, cancel.clone())
                     .await
                     .outcome,
                 Outcome::Cancelled,
@@ -253,7 +269,7 @@ pub(crate) mod tests {
         let mut job = job("diag.nvml", json!({}));
         job.timeout = Duration::from_millis(300);
         let finished = Executors::new(machine.host())
-            .run(job, CancellationToken::new())
+            .run(job, &no_secrets().secrets, CancellationToken::new())
             .await;
         assert_eq!(
             (finished.outcome, finished.reason.as_deref()),

@@ -19,9 +19,11 @@ pub mod kinds;
 pub mod limits;
 mod nvidia_smi;
 mod program;
+mod redaction;
 mod renewal;
 mod run;
 mod script;
+pub mod secrets;
 pub mod session;
 mod simulate;
 mod state_dir;
@@ -33,6 +35,8 @@ mod xid;
 mod fake_gateway;
 #[cfg(test)]
 mod fake_machine;
+#[cfg(test)]
+mod fake_site;
 
 pub use boot::Boot;
 pub use clock::Clock;

@@ -59,6 +59,29 @@ pub const UNIT_NAME_BYTES_MAX: usize = 255;
 /// The longest command id that may become the name of a file.
 pub const COMMAND_ID_BYTES_MAX: usize = 128;
 
+/// `site.httpProxy`, `bmc.power`: how long a connection may take: name, TCP and TLS together.
+pub const SITE_CONNECT_SECONDS_MAX: u64 = 10;
+/// `site.httpProxy`, `bmc.power`: the head of an answer.
+pub const SITE_HEAD_BYTES_MAX: usize = 64 * 1024;
+/// `site.httpProxy`, `bmc.power`: what is read of an answer's body.
+pub const SITE_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// `site.httpProxy`: what is kept of an answer's body, as JSON.
+pub const SITE_BODY_KEPT_BYTES_MAX: usize = 32 * 1024;
+/// `site.httpProxy`: what is kept of one field of an answer's head.
+pub const SITE_FIELD_CHARS_MAX: usize = 1024;
+/// `bmc.power`: how long a machine may take to reach the power state that it was told to, after the reset.
+pub const POWER_WAIT_SECONDS_MAX: u64 = 180;
+/// `bmc.power`: from one look at the power state to the next, in milliseconds.
+pub const POWER_LOOK_MILLIS: u64 = 1_000;
+/// `bmc.power`: a machine that was cycled and is seen on for so long was not caught while it was off.
+pub const POWER_CYCLE_SECONDS: u64 = 15;
+/// `bmc.power`: the systems that are named where a service has more than one.
+pub const POWER_SYSTEMS_NAMED_MAX: usize = 16;
+/// How long a secret that a command names may take to come (P6).
+pub const SECRET_WAIT_SECONDS_MAX: u64 = 60;
+/// Requests for secrets that wait to be taken in by the session.
+pub const SECRETS_WANTED_MAX: usize = 64;
+
 /// The largest journal that is read back; the daemon's own bounds keep it far below.
 pub const JOURNAL_BYTES_MAX: u64 = 256 * 1024 * 1024;
 /// The largest record of the journal: a command as it came, and a little around it.

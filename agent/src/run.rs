@@ -8,6 +8,7 @@ use std::time::Duration;
 use ledger_protocol::daemon::{Identity, SupportedKinds, reconnect_delay};
 use ledger_protocol::id::JournalId;
 use ledger_protocol::kind::{Registry, Role};
+use rustls::RootCertStore;
 use time::OffsetDateTime;
 use tokio::task;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,7 @@ use crate::script::{EFFECTS_FILE, ScriptedExecutor, Stage};
 use crate::session::{Agent, Ended, Setup};
 use crate::simulate::Faults;
 use crate::state_dir::StateDir;
+use crate::tls;
 
 #[cfg(test)]
 mod tests;
@@ -42,6 +44,9 @@ pub struct AgentOptions {
     /// The gateway's certificate authority, PEM. Needed to join; after that the state directory
     /// holds what the gateway gave, and a file named here takes its place.
     pub ca_file: Option<PathBuf>,
+    /// Certificates, PEM, that the site's machines are trusted by (`site.httpProxy`, `bmc.power`), beside
+    /// those that this machine trusts.
+    pub site_ca_files: Vec<PathBuf>,
     /// Lets a node join that has not joined; not used after that.
     pub join_token: Option<String>,
     /// What the agent is now; by default what its node was registered as.
@@ -61,8 +66,8 @@ pub struct AgentOptions {
 pub enum Machine {
     /// This machine.
     This,
-    /// A machine made of other folders and programs. Its state directory and reboot are set by
-    /// the agent where [`Boot::Simulated`] says so.
+    /// A machine made of other folders and programs. Its state directory and the authorities of its
+    /// site are set by the agent, and its reboot where [`Boot::Simulated`] says so.
     Host(Box<Host>),
     /// None: a script.
     Scripted(ScriptedExecutor),
@@ -75,6 +80,7 @@ impl AgentOptions {
             state_dir: state_dir.into(),
             gateway: gateway.into(),
             ca_file: None,
+            site_ca_files: Vec::new(),
             join_token: None,
             role: None,
             boot: Boot::Machine,
@@ -92,6 +98,7 @@ impl fmt::Debug for AgentOptions {
             .field("state_dir", &self.state_dir)
             .field("gateway", &self.gateway)
             .field("ca_file", &self.ca_file)
+            .field("site_ca_files", &self.site_ca_files)
             .field("role", &self.role)
             .field("boot", &self.boot)
             .field("machine", &self.machine)
@@ -126,7 +133,9 @@ pub async fn live(options: &AgentOptions, shutdown: &CancellationToken) -> Resul
         return Ok(Ended::Stopped);
     };
     let rebooted = CancellationToken::new();
-    let executor = Arc::new(executor(options, &dir, &clock, &boot_id, &rebooted));
+    let site_ca = site_ca(options).await?;
+    let executor = executor(options, &dir, &clock, &boot_id, &rebooted, site_ca);
+    let executor = Arc::new(executor);
     let kinds = SupportedKinds::new(&Registry::builtin(), |kind| executor.runs(kind));
     let identity = Identity {
         agent_version: options.agent_version.clone(),
@@ -244,12 +253,24 @@ async fn credentials(
     }
 }
 
+/// The authorities of the site's machines.
+async fn site_ca(options: &AgentOptions) -> Result<Arc<RootCertStore>, Error> {
+    let mut roots = RootCertStore::empty();
+    for path in &options.site_ca_files {
+        let pem = tokio::fs::read_to_string(path).await;
+        let pem = pem.map_err(Error::file("read", path))?;
+        tls::trust(&mut roots, &pem, "a certificate authority of the site")?;
+    }
+    Ok(Arc::new(roots))
+}
+
 fn executor(
     options: &AgentOptions,
     dir: &StateDir,
     clock: &Clock,
     boot_id: &str,
     rebooted: &CancellationToken,
+    site_ca: Arc<RootCertStore>,
 ) -> Executor {
     let simulated = match options.boot {
         Boot::Machine => None,
@@ -273,10 +294,14 @@ fn executor(
                 OffsetDateTime::from_unix_timestamp_nanos(nanos)
                     .unwrap_or(OffsetDateTime::UNIX_EPOCH)
             });
-            Host::this_machine(state_dir, simulated.unwrap_or(Reboot::Systemctl), wall)
+            Host {
+                site_ca,
+                ..Host::this_machine(state_dir, simulated.unwrap_or(Reboot::Systemctl), wall)
+            }
         }
         Machine::Host(host) => Host {
             state_dir,
+            site_ca,
             reboot: simulated.unwrap_or_else(|| host.reboot.clone()),
             ..Host::clone(host)
         },

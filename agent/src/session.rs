@@ -2,6 +2,7 @@
 //! what the machine asks for. One task for one agent; a process may run thousands.
 
 mod link;
+mod questions;
 mod write;
 
 use std::collections::{HashMap, VecDeque};
@@ -26,10 +27,12 @@ use crate::error::Error;
 use crate::executor::Executor;
 use crate::journal::{JournalStore, Opened};
 use crate::limits::{INPUTS_MAX, SLEEP_SECONDS_MAX, STOP_SECONDS_MAX};
+use crate::secrets::Wanted;
 use crate::simulate::Cuts;
 use crate::state_dir::StateDir;
 
 use link::{Link, LinkEvent};
+use questions::Questions;
 
 /// Where the desired state is kept, in the state directory.
 const SPEC_FILE: &str = "spec";
@@ -86,6 +89,7 @@ pub struct Agent {
     /// The commands of the jobs, so that one that panics can be named.
     commands: HashMap<task::Id, CommandId>,
     cancels: HashMap<CommandId, CancellationToken>,
+    questions: Questions,
 }
 
 enum Event {
@@ -93,6 +97,7 @@ enum Event {
     Timer,
     Job(Result<(task::Id, Report), task::JoinError>),
     Cut,
+    Secret(Wanted),
     Link(LinkEvent),
 }
 
@@ -143,6 +148,7 @@ impl Agent {
             jobs: JoinSet::new(),
             commands: HashMap::new(),
             cancels: HashMap::new(),
+            questions: Questions::new(),
         })
     }
 
@@ -165,6 +171,7 @@ impl Agent {
                 }
                 () = sleep_until(timer) => Event::Timer,
                 Some(done) = self.jobs.join_next_with_id() => Event::Job(done),
+                wanted = self.questions.next() => Event::Secret(wanted),
                 () = self.cuts.next() => Event::Cut,
                 event = self.link.next() => Event::Link(event),
             };
@@ -176,6 +183,7 @@ impl Agent {
                 Event::Timer => self.inbox.push_back(Input::Timer),
                 Event::Job(done) => self.job_done(done),
                 Event::Cut => self.link.cut(&mut self.inbox),
+                Event::Secret(wanted) => self.questions.take_in(wanted, &mut self.inbox),
                 Event::Link(event) => self.link.take_in(event, &mut self.inbox),
             }
             self.take_what_is_there();
@@ -265,7 +273,11 @@ impl Agent {
                 }
                 Effect::Send(frame) => frames.push(frame),
                 Effect::Apply(spec) => self.apply(spec).await,
-                Effect::Secret { .. } => {}
+                Effect::Secret {
+                    command_id,
+                    key,
+                    answer,
+                } => self.questions.answer(command_id, key, answer),
                 Effect::Doubt(doubt) => self.tell(&doubt),
                 Effect::Close(reason) => {
                     self.send(std::mem::take(&mut frames)).await;
@@ -297,9 +309,10 @@ impl Agent {
         let cancel = CancellationToken::new();
         self.cancels.insert(id, cancel.clone());
         let executor = self.executor.clone();
+        let secrets = self.questions.of(self.node, id);
         let task = self
             .jobs
-            .spawn(async move { executor.run(job, cancel).await });
+            .spawn(async move { executor.run(job, secrets, cancel).await });
         self.commands.insert(task.id(), id);
     }
 
@@ -323,6 +336,7 @@ impl Agent {
             return;
         };
         self.cancels.remove(&command_id);
+        self.questions.forget(command_id);
         debug!(command = %command_id, end = ?report.end, reason = report.reason, "command ended");
         self.inbox.push_back(Input::Finished { command_id, report });
     }

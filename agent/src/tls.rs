@@ -26,12 +26,7 @@ pub(crate) fn client_config(
 ) -> Result<ClientConfig, Error> {
     let provider = Arc::new(ring::default_provider());
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(ca_certificate, "the certificate authority")? {
-        roots.add(certificate).map_err(|source| Error::Tls {
-            what: "the certificate authority",
-            source,
-        })?;
-    }
+    trust(&mut roots, ca_certificate, "the certificate authority")?;
     let inner = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
     let inner = inner.build().map_err(|_| Error::Pem {
         what: "the certificate authority",
@@ -62,6 +57,15 @@ pub(crate) fn client_config(
             what: "the node's certificate and key",
             source,
         })
+}
+
+/// Adds the certificates of a PEM text to those that are trusted.
+pub(crate) fn trust(roots: &mut RootCertStore, pem: &str, what: &'static str) -> Result<(), Error> {
+    for certificate in certificates(pem, what)? {
+        let added = roots.add(certificate);
+        added.map_err(|source| Error::Tls { what, source })?;
+    }
+    Ok(())
 }
 
 fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {

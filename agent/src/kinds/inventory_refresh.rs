@@ -92,7 +92,7 @@ mod tests {
         host::Reboot,
         kinds::{
             Executors, Outcome,
-            tests::{job, run},
+            tests::{job, no_secrets, run},
         },
         nvidia_smi::fake::{HEALTHY, on_the_bus, uuid, working},
     };
@@ -156,7 +156,11 @@ mod tests {
         let executors = Executors::new(machine.host());
         let gpus = async |payload: Value| {
             let finished = executors
-                .run(job(KIND, payload), CancellationToken::new())
+                .run(
+                    job(KIND, payload),
+                    &no_secrets().secrets,
+                    CancellationToken::new(),
+                )
                 .await;
             finished.result.unwrap()["sections"]["gpus"].take()
         };
@@ -193,8 +197,9 @@ mod tests {
             .await;
             cancel.cancel();
         };
-        let (finished, ()) =
-            tokio::join!(executors.run(job(KIND, json!({})), cancel.clone()), stop);
+        let keeper = no_secrets();
+        let run = executors.run(job(KIND, json!({})), &keeper.secrets, cancel.clone());
+        let (finished, ()) = tokio::join!(run, stop);
         assert_eq!(finished.outcome, Outcome::Cancelled);
         assert!(!machine.path("state/inventory.json").exists());
     }

@@ -19,6 +19,7 @@ use crate::kinds::{Finished, Outcome};
 
 mod attested;
 mod renewing;
+mod secrets;
 
 /// An agent that runs in the background, and a state directory that outlives it.
 struct Fixture {

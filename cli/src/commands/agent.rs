@@ -42,6 +42,10 @@ pub(crate) struct Options {
     /// What this daemon is now: node, site or ramdisk [default: as its node was registered]
     #[arg(long, value_name = "ROLE", value_parser = role)]
     role: Option<Role>,
+    /// Certificates (PEM) by which site.httpProxy and bmc.power trust machines of the site, beside
+    /// those that this machine trusts; may be given several times
+    #[arg(long, value_name = "FILE")]
+    site_ca: Vec<PathBuf>,
     #[command(flatten)]
     simulated: simulate::Options,
 }
@@ -50,6 +54,9 @@ pub(crate) struct Options {
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
     if let Some(path) = &options.gateway_ca {
         gateway_at::certificates("--gateway-ca", path)?;
+    }
+    for path in &options.site_ca {
+        gateway_at::certificates("--site-ca", path)?;
     }
     if let Some(nodes) = options.simulated.simulate {
         let ca = options.gateway_ca.as_deref();
@@ -68,6 +75,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     agent.ca_file = options.gateway_ca;
     agent.join_token = options.join_token.map(|token| token.reveal().to_owned());
     agent.role = options.role;
+    agent.site_ca_files = options.site_ca;
 
     let shutdown = CancellationToken::new();
     let mut running = std::pin::pin!(ledger_agent::run(agent, shutdown.clone()));

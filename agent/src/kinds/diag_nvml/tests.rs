@@ -5,7 +5,7 @@ use crate::{
     fake_machine::FakeMachine,
     kinds::{
         Executors,
-        tests::{job, run},
+        tests::{job, no_secrets, run},
     },
     nvidia_smi::fake::{FakeGpu, HEALTHY, on_the_bus, uuid, working},
 };
@@ -217,12 +217,17 @@ async fn k5_a_gpu_that_the_inventory_had_is_missed() {
     executors
         .run(
             job("inventory.refresh", json!({ "sections": ["gpus"] })),
+            &no_secrets().secrets,
             CancellationToken::new(),
         )
         .await;
     working(&machine, &vec![HEALTHY; 7]);
     let finished = executors
-        .run(job(KIND, json!({})), CancellationToken::new())
+        .run(
+            job(KIND, json!({})),
+            &no_secrets().secrets,
+            CancellationToken::new(),
+        )
         .await;
     assert_eq!(failing(&finished), ["gpus.visible"]);
     let why = check(&finished, "gpus.visible", None)["why"]
@@ -305,7 +310,9 @@ async fn d12_a_cancelled_diagnosis_is_cancelled() {
             .await;
         cancel.cancel();
     };
-    let (finished, ()) = tokio::join!(executors.run(job(KIND, json!({})), cancel.clone()), stop);
+    let keeper = no_secrets();
+    let run = executors.run(job(KIND, json!({})), &keeper.secrets, cancel.clone());
+    let (finished, ()) = tokio::join!(run, stop);
     assert_eq!(finished.outcome, Outcome::Cancelled);
 }
 

@@ -7,7 +7,7 @@ use crate::{
     fake_machine::{FakeMachine, wait_until},
     kinds::{
         Executors, Outcome,
-        tests::{job, run},
+        tests::{job, no_secrets, run},
     },
 };
 
@@ -184,7 +184,9 @@ async fn d12_a_cancelled_collection_leaves_nothing_behind() {
         wait_until("the journal is read", || machine.path("ran").exists()).await;
         cancel.cancel();
     };
-    let (finished, ()) = tokio::join!(executors.run(job(KIND, json!({})), cancel.clone()), stop);
+    let keeper = no_secrets();
+    let run = executors.run(job(KIND, json!({})), &keeper.secrets, cancel.clone());
+    let (finished, ()) = tokio::join!(run, stop);
     assert_eq!(finished.outcome, Outcome::Cancelled);
     assert!(crate::sysfs::names(&machine.path("state/bundles")).is_empty());
 }
@@ -196,7 +198,7 @@ async fn a_job_that_runs_out_of_time_bundles_what_it_read() {
     let mut job = job(KIND, json!({}));
     job.timeout = Duration::from_secs(4);
     let result = Executors::new(machine.host())
-        .run(job, CancellationToken::new())
+        .run(job, &no_secrets().secrets, CancellationToken::new())
         .await
         .result
         .unwrap();
@@ -243,7 +245,11 @@ async fn b_a_chatty_unit_loses_its_oldest_entries_and_drives_no_other_out() {
     bundles.content_bytes_max = 2 * limits::PROGRAM_LINE_BYTES_MAX as u64;
     let payload = json!({ "units": ["chatty", "quiet"], "sinceSeconds": 60.0 });
     let finished = executors
-        .run(job(KIND, payload), CancellationToken::new())
+        .run(
+            job(KIND, payload),
+            &no_secrets().secrets,
+            CancellationToken::new(),
+        )
         .await;
     let result = finished.result.unwrap();
     let entries = limits::PROGRAM_LINE_BYTES_MAX / "{'MESSAGE':'again'}\n".len();
@@ -275,7 +281,11 @@ async fn a_disk_without_room_fails_the_command_and_says_so() {
         .unwrap()
         .content_bytes_max = 1000;
     let finished = executors
-        .run(job(KIND, json!({})), CancellationToken::new())
+        .run(
+            job(KIND, json!({})),
+            &no_secrets().secrets,
+            CancellationToken::new(),
+        )
         .await;
     assert_eq!(finished.reason.as_deref(), Some("disk-full"));
     assert!(crate::sysfs::names(&machine.path("state/bundles")).is_empty());

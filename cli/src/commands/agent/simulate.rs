@@ -27,7 +27,7 @@ use crate::service::raise_open_files;
 pub(crate) struct Options {
     /// Instead of this machine, play so many nodes, each with a real agent in a folder of its own
     /// below --state; nothing is done to this machine
-    #[arg(long, value_name = "NODES", conflicts_with_all = ["join_token", "role"],
+    #[arg(long, value_name = "NODES", conflicts_with_all = ["join_token", "role", "site_ca"],
           value_parser = clap::value_parser!(u32).range(1..=i64::from(SIMULATE_NODES_MAX)))]
     pub(crate) simulate: Option<u32>,
     // No `requires` where there is a variable: what is set for other commands must not make this
