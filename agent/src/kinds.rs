@@ -7,6 +7,7 @@
 //! An executor is cancelled between its actions and reports what really happened: [`Outcome::Cancelled`] only where
 //! nothing took effect (D12).
 
+pub mod bmc_power;
 pub mod diag_nvml;
 mod http;
 pub mod inventory;
@@ -24,7 +25,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{host::Host, secrets::Secrets};
 
 /// The kinds that have an executor.
-pub const KINDS: [&str; 5] = [
+pub const KINDS: [&str; 6] = [
+    bmc_power::KIND,
     diag_nvml::KIND,
     inventory_refresh::KIND,
     logs_collect::KIND,
@@ -167,7 +169,8 @@ impl Executors {
                 )
                 .await
             }
-            // It keeps to the timeout itself: what was sent before it has an outcome of its own.
+            // These keep to the timeout themselves: what was sent before it has an outcome of its own.
+            bmc_power::KIND => bmc_power::run(&self.site, &job, secrets, &cancel).await,
             site_http_proxy::KIND => site_http_proxy::run(&self.site, &job, secrets, &cancel).await,
             // A timeout around an effect that cannot be taken back would only hide what happened.
             node_reboot::KIND => node_reboot::run(&self.host, &job, &cancel).await,
