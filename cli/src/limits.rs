@@ -14,6 +14,8 @@ pub(crate) const APPROVERS_FILE_BYTES_MAX: u64 = 64 * 1024;
 pub(crate) const KEY_FILE_BYTES_MAX: u64 = 16 * 1024;
 /// The largest file of a batch's commands that is read, with their payloads.
 pub(crate) const SCOPE_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// The largest file with one payload that is read: 48 KiB of payload, spelled with escapes and blanks.
+pub(crate) const PAYLOAD_FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The largest input that `api --json` reads; the service refuses bodies above 1 MiB.
 pub(crate) const API_INPUT_BYTES_MAX: u64 = 1024 * 1024;
 

@@ -53,22 +53,35 @@ impl Output {
 
     /// Prints rows under headings, each column as wide as its longest cell.
     pub(crate) fn table(&mut self, headings: &[&str], rows: &[Vec<String>]) -> Result<(), Failure> {
-        let rows: Vec<Vec<String>> = rows
-            .iter()
-            .map(|row| row.iter().map(|cell| printable(cell)).collect())
-            .collect();
+        self.table_of(headings, rows.iter().cloned())
+    }
+
+    /// The same for rows that are made twice, once to be measured and once to be printed, because
+    /// all at once would take much memory.
+    pub(crate) fn table_of(
+        &mut self,
+        headings: &[&str],
+        rows: impl Iterator<Item = Vec<String>> + Clone,
+    ) -> Result<(), Failure> {
         let headings: Vec<String> = headings.iter().map(|text| (*text).to_owned()).collect();
-        let mut widths = vec![0; headings.len()];
-        for row in std::iter::once(&headings).chain(&rows) {
-            for (width, cell) in widths.iter_mut().zip(row) {
-                *width = (*width).max(cell.chars().count());
+        let rows = std::iter::once(headings).chain(rows);
+        let mut widths = Vec::new();
+        for row in rows.clone() {
+            widths.resize(row.len().max(widths.len()), 0);
+            for (width, cell) in widths.iter_mut().zip(&row) {
+                // What is put in the place of a character is one, too.
+                *width = cell.chars().count().max(*width);
             }
         }
-        for row in std::iter::once(&headings).chain(&rows) {
+        // Nothing stands behind the last column, so it needs no filling up.
+        if let Some(last) = widths.last_mut() {
+            *last = 0;
+        }
+        for row in rows {
             let mut line = String::new();
-            for (width, cell) in widths.iter().zip(row) {
+            for (width, cell) in widths.iter().zip(&row) {
                 // Writing to a string cannot fail.
-                let _ = write!(line, "{cell:<0$}", width + GAP);
+                let _ = write!(line, "{:<1$}", printable(cell), width + GAP);
             }
             self.line(line.trim_end())?;
         }
@@ -87,7 +100,7 @@ pub(crate) fn printable(text: &str) -> String {
 /// JSON leaves the control characters from U+007F to U+009F as they are, and what turns the
 /// direction of writing; terminals obey them. They can only stand inside strings, where an escape
 /// means the same.
-fn escape_controls_in_json(json: &str) -> String {
+pub(crate) fn escape_controls_in_json(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
         if c < '\u{7f}' || is_printable(c) {

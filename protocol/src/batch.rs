@@ -49,12 +49,17 @@ const EMPTY_PAYLOAD: [u8; 1] = [0x80];
 impl Leaf {
     /// The one leaf that allows this command.
     pub fn of(node: NodeId, kind: &str, payload: &[u8]) -> Self {
-        let bound = payload != EMPTY_PAYLOAD;
         Self {
             kind: kind.to_owned(),
-            payload_sha256: bound.then(|| Sha256::digest(payload).to_vec()),
+            payload_sha256: Self::bound_sha256(payload),
             subject: node.to_string(),
         }
+    }
+
+    /// What a leaf holds of a payload, given as canonical MessagePack: nothing of the empty one.
+    pub fn bound_sha256(payload: &[u8]) -> Option<Vec<u8>> {
+        let bound = payload != EMPTY_PAYLOAD;
+        bound.then(|| Sha256::digest(payload).to_vec())
     }
 
     /// The hash that a leaf binding the empty payload would have, which none does.

@@ -121,7 +121,14 @@ async fn p3_a_command_runs_after_two_people_have_signed_what_they_saw() {
     assert_eq!(code, 3, "without the permission: {told}");
     let (code, shown, told) = batch(&up, &ada, &approve(0)).await;
     assert_eq!(code, 0, "{told}");
-    for part in [up.node(0), "what runs there?", "api:pia", "1 of 2"] {
+    for part in [
+        up.node(0),
+        "what runs there?",
+        "api:pia",
+        "payload not shown: SHA-256",
+        "0 of 1 shown",
+        "1 of 2",
+    ] {
         assert!(shown.contains(part), "no {part}: {shown}");
     }
     let (code, _, told) = batch(&up, &ada, &approve(1)).await;
@@ -131,13 +138,54 @@ async fn p3_a_command_runs_after_two_people_have_signed_what_they_saw() {
     assert_eq!(code, 1, "one approval of two");
     assert_eq!(up.command(&command).await["state"], "pending");
 
-    let (code, shown, told) = batch(&up, &bob, &approve(1)).await;
+    // Whoever has the payload sees it before the signature, and what is none of it signs nothing.
+    let payload = folder.path().join("payload.json");
+    std::fs::write(&payload, r#"{ "sections": ["os"] }"#).unwrap();
+    let foreign = folder.path().join("foreign.json");
+    std::fs::write(&foreign, r#"{"sections":["cpu"]}"#).unwrap();
+    let (payload, foreign) = (payload.to_str().unwrap(), foreign.to_str().unwrap());
+    let wrong = [&approve(1)[..], &["--payload", foreign]].concat();
+    let (code, _, told) = batch(&up, &bob, &wrong).await;
+    assert_eq!(code, 2, "{told}");
+    assert!(told.contains("foreign.json: no command of"), "{told}");
+    let scope = folder.path().join("scope.json");
+    let scoped = json!([{
+        "subject": up.node(0), "kind": "inventory.refresh", "payload": {"sections": ["os"]},
+    }]);
+    std::fs::write(&scope, scoped.to_string()).unwrap();
+    let scope = scope.to_str().unwrap();
+    for known in [["--payload", payload], ["--scope", scope]] {
+        // The id by its place, or by name.
+        for id in [&[id][..], &["--batch", id]] {
+            let show = [&["show"], id, &known].concat();
+            let (code, shown, told) = batch(&up, &bob, &show).await;
+            assert_eq!(code, 0, "{told}");
+            for part in [
+                r#"  {"sections":["os"]}"#,
+                "1 of 1 shown",
+                "1 of 2: approver-1",
+            ] {
+                assert!(shown.contains(part), "no {part}: {shown}");
+            }
+        }
+    }
+    let show = ["show", id, "--json", "--payload", payload];
+    let (_, shown, _) = batch(&up, &bob, &show).await;
+    let shown: Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["scope"][0]["payload"], json!({"sections": ["os"]}));
+
+    let approve = ["approve", id, "--key", &keys[1], "--payload", payload];
+    let (code, shown, told) = batch(&up, &bob, &approve).await;
     assert_eq!(code, 0, "{told}");
-    assert!(shown.contains("2 of 2 approvals, approved"), "{shown}");
+    let (before, signed) = shown.split_once("signed: ").unwrap();
+    assert!(before.contains(r#"  {"sections":["os"]}"#), "{shown}");
+    assert_eq!(signed.trim(), "2 of 2 approvals, approved");
     let command = up.settled(&command).await;
     assert_eq!(command["state"], "succeeded", "{command}");
-    let (code, _, told) = batch(&up, &bob, &["verify", "--batch", id]).await;
-    assert_eq!(code, 0, "{told}");
+    for verify in [&["verify", "--batch", id][..], &["verify", id]] {
+        let (code, _, told) = batch(&up, &bob, verify).await;
+        assert_eq!(code, 0, "{told}");
+    }
     let three = ["verify", "--batch", id, "--quorum", "3"];
     let (code, _, told) = batch(&up, &bob, &three).await;
     assert_eq!(code, 1, "{told}");
