@@ -182,7 +182,7 @@ mod tests {
             "batch verify batch_01h455vb4pex5vsknk084sn02q --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
             "serve --postgres p --approvers f --unbatched-destructive-per-hour 3",
             "serve --postgres p --command-root old --command-root new",
-            "up --unbatched-destructive-per-hour 3",
+            "up --unbatched-destructive-per-hour 1024",
             "serve --postgres p --secrets-key new --secrets-key old",
             "up --secrets-key f",
             "secret keygen f",
@@ -230,6 +230,17 @@ mod tests {
         ] {
             let words = std::iter::once("command-ledger").chain(line.split_terminator(' '));
             assert!(Arguments::try_parse_from(words).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn p4_an_allowance_that_no_node_counts_up_to_is_refused_with_the_limit() {
+        for command in ["up", "serve --postgres p"] {
+            let line = format!("command-ledger {command} --unbatched-destructive-per-hour 1025");
+            let error = Arguments::try_parse_from(line.split(' ')).err().unwrap();
+            assert_eq!(error.exit_code(), 2);
+            let told = error.to_string();
+            assert!(told.contains("1025 is not in 0..=1024"), "{told}");
         }
     }
 

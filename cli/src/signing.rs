@@ -8,6 +8,7 @@ use ledger::secrets::MasterKeys;
 use ledger::{Clock, HeldRoot, PublishError, RootKey, Signer};
 use ledger_projections::trust;
 use ledger_protocol::batch::create::Policy;
+use ledger_protocol::daemon::limits::UNBATCHED_PER_HOUR_MAX;
 use ledger_protocol::trust::TrustBundle;
 use sqlx::PgPool;
 
@@ -17,9 +18,11 @@ use crate::key_file;
 /// How many destructive commands go without a batch.
 #[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Allowance {
+    // Nodes count up to this, whatever their bundle says.
     /// Destructive commands that a node takes in an hour without a batch, where there are approvers;
-    /// with 0 each needs one
-    #[arg(long, value_name = "COMMANDS", default_value_t = 0)]
+    /// with 0 each needs one, and the most is 1024
+    #[arg(long, value_name = "COMMANDS", default_value_t = 0,
+          value_parser = clap::value_parser!(u32).range(0..=i64::try_from(UNBATCHED_PER_HOUR_MAX).unwrap_or(0)))]
     unbatched_destructive_per_hour: u32,
 }
 

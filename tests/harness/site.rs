@@ -125,6 +125,8 @@ async fn answer(mut stream: TcpStream, heard: Arc<Mutex<Vec<String>>>) {
     heard.lock().unwrap().push(request.clone());
     let length = request.len();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-    let _ = stream.write_all(format!("{head}{request}").as_bytes()).await;
+    let _ = stream
+        .write_all(format!("{head}{request}").as_bytes())
+        .await;
     let _ = stream.shutdown().await;
 }

@@ -42,7 +42,10 @@ impl Canary {
 
     /// The value of the `Authorization` field.
     fn value(&self) -> String {
-        format!("Basic {}", STANDARD.encode(format!("site:{}", self.password)))
+        format!(
+            "Basic {}",
+            STANDARD.encode(format!("site:{}", self.password))
+        )
     }
 
     fn forms(&self) -> Vec<Vec<u8>> {
@@ -75,7 +78,12 @@ impl Canary {
     fn assert_not_in(&self, what: &str, bytes: &[u8]) {
         for form in self.forms() {
             let found = bytes.windows(form.len()).position(|at| at == form);
-            assert_eq!(found, None, "{what} holds {}", String::from_utf8_lossy(&form));
+            assert_eq!(
+                found,
+                None,
+                "{what} holds {}",
+                String::from_utf8_lossy(&form)
+            );
         }
     }
 }
@@ -131,11 +139,22 @@ async fn p6_a_secret_reaches_its_node_and_stands_nowhere_else() {
     let mut conn = PgConnection::connect(up.text("postgres")).await.unwrap();
     for set in ["log_statement = 'all'", "log_parameter_max_length = -1"] {
         let set = format!("ALTER SYSTEM SET {set}");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(set)).execute(&mut conn).await.unwrap();
+        sqlx::raw_sql(sqlx::AssertSqlSafe(set))
+            .execute(&mut conn)
+            .await
+            .unwrap();
     }
-    sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut conn).await.unwrap();
+    sqlx::raw_sql("SELECT pg_reload_conf()")
+        .execute(&mut conn)
+        .await
+        .unwrap();
     conn.close().await.unwrap();
-    put(&up, &format!("{}\n", canary.value()), &["--kind", "site.httpProxy"]).await;
+    put(
+        &up,
+        &format!("{}\n", canary.value()),
+        &["--kind", "site.httpProxy"],
+    )
+    .await;
     let mut site = Site::start(&up, up.text("gateway"), &data.join("site-7")).await;
     let module = Module::beside(&up).await;
 
@@ -156,7 +175,11 @@ async fn p6_a_secret_reaches_its_node_and_stands_nowhere_else() {
 
     let ended = run(&unknown, "unknown").await;
     let said = (&ended["state"], &ended["reason"], &ended["details"]["code"]);
-    let (state, reason, code) = (json!("failed"), json!("secret-unavailable"), json!("UNKNOWN_SECRET"));
+    let (state, reason, code) = (
+        json!("failed"),
+        json!("secret-unavailable"),
+        json!("UNKNOWN_SECRET"),
+    );
     assert_eq!(said, (&state, &reason, &code), "{ended}");
     // From here on it is for another kind.
     put(&up, &canary.value(), &["--kind", "bmc.power"]).await;
@@ -168,11 +191,18 @@ async fn p6_a_secret_reaches_its_node_and_stands_nowhere_else() {
 
     let listed = up.admin.call("secrets.list", json!({})).await.ok();
     assert_eq!(listed["items"][0]["name"], NAME, "{listed}");
-    let events = up.admin.call("commands.list", json!({"nodeId": site.node})).await.ok();
+    let events = up
+        .admin
+        .call("commands.list", json!({"nodeId": site.node}))
+        .await
+        .ok();
     let logs = [site.process.stderr(), site.process.stdout()];
     site.process.signal(rustix::process::Signal::TERM);
     site.process.ended().await;
-    for (what, text) in [("secrets.list", listed.to_string()), ("commands.list", events.to_string())] {
+    for (what, text) in [
+        ("secrets.list", listed.to_string()),
+        ("commands.list", events.to_string()),
+    ] {
         canary.assert_not_in(what, text.as_bytes());
     }
     drop(module);
@@ -184,12 +214,18 @@ async fn p6_a_secret_reaches_its_node_and_stands_nowhere_else() {
     }
     // The database with its journal and log, the stream, the nodes' folders, the keys.
     let files = files(folder.path());
-    let naming = files.iter().filter(|(_, bytes)| {
-        bytes.windows(NAME.len()).any(|at| at == NAME.as_bytes())
-    });
+    let naming = files
+        .iter()
+        .filter(|(_, bytes)| bytes.windows(NAME.len()).any(|at| at == NAME.as_bytes()));
     let places: Vec<_> = naming.map(|(path, _)| path).collect();
-    assert!(places.iter().any(|path| path.contains("pg_wal")), "{places:?}");
-    assert!(places.iter().any(|path| path.contains("site-7")), "{places:?}");
+    assert!(
+        places.iter().any(|path| path.contains("pg_wal")),
+        "{places:?}"
+    );
+    assert!(
+        places.iter().any(|path| path.contains("site-7")),
+        "{places:?}"
+    );
     for (path, bytes) in &files {
         canary.assert_not_in(path, bytes);
     }
@@ -214,7 +250,9 @@ async fn p6_no_gateway_reads_a_secret_or_puts_another_in_its_place() {
     let batch = allowed(&up, &site.node, &payloads).await;
     let run = async |index: usize| {
         let command = ("site.httpProxy", payloads[index].clone());
-        let id = module.run(&site.node, command, paths[index], Some(&batch)).await;
+        let id = module
+            .run(&site.node, command, paths[index], Some(&batch))
+            .await;
         settled(&up, &site.node, id).await
     };
 
@@ -247,7 +285,9 @@ async fn p6_no_gateway_reads_a_secret_or_puts_another_in_its_place() {
     });
     let cancelled = async {
         let command = ("site.httpProxy", payloads[1].clone());
-        let id = module.run(&site.node, command, paths[1], Some(&batch)).await;
+        let id = module
+            .run(&site.node, command, paths[1], Some(&batch))
+            .await;
         let input = json!({"nodeId": site.node, "commandId": id});
         // It would wait for a minute.
         ledger_tests::wait::until("it waits for its secret", async || {
@@ -264,27 +304,41 @@ async fn p6_no_gateway_reads_a_secret_or_puts_another_in_its_place() {
     // signature of the true one; then what another command got; then without a signature.
     let node = site.node.parse().unwrap();
     let lies: [(usize, Box<dyn Fn(Secret) -> Secret + Send>); 3] = [
-        (2, Box::new(move |mut secret| {
-            let exchange = Exchange {
-                command_id: secret.command_id,
-                key: secret.key,
-                node_id: node,
-                secret_ref: NAME,
-            };
-            let forged = SecretValue::new(b"Bearer forged".to_vec());
-            let sealed = exchange.seal(&forged, &mut StdRng::seed_from_u64(1)).unwrap();
-            secret.sealed = Some(sealed);
-            secret
-        })),
-        (3, Box::new({
-            let other: Secret = kept.lock().unwrap().clone().unwrap();
-            move |secret| Secret {
-                sealed: other.sealed.clone(),
-                signed: other.signed.clone(),
+        (
+            2,
+            Box::new(move |mut secret| {
+                let exchange = Exchange {
+                    command_id: secret.command_id,
+                    key: secret.key,
+                    node_id: node,
+                    secret_ref: NAME,
+                };
+                let forged = SecretValue::new(b"Bearer forged".to_vec());
+                let sealed = exchange
+                    .seal(&forged, &mut StdRng::seed_from_u64(1))
+                    .unwrap();
+                secret.sealed = Some(sealed);
+                secret
+            }),
+        ),
+        (
+            3,
+            Box::new({
+                let other: Secret = kept.lock().unwrap().clone().unwrap();
+                move |secret| Secret {
+                    sealed: other.sealed.clone(),
+                    signed: other.signed.clone(),
+                    ..secret
+                }
+            }),
+        ),
+        (
+            4,
+            Box::new(|secret| Secret {
+                signed: None,
                 ..secret
-            }
-        })),
-        (4, Box::new(|secret| Secret { signed: None, ..secret })),
+            }),
+        ),
     ];
     for (index, lie) in lies {
         let mut lied = false;
@@ -302,7 +356,10 @@ async fn p6_no_gateway_reads_a_secret_or_puts_another_in_its_place() {
     }
     let heard = echo.heard();
     assert_eq!(heard.len(), 4, "{heard:?}");
-    assert!(!heard.iter().any(|heard| heard.contains("forged")), "{heard:?}");
+    assert!(
+        !heard.iter().any(|heard| heard.contains("forged")),
+        "{heard:?}"
+    );
     site.process.kill().await;
     drop(module);
     assert!(up.stop().await.success());
@@ -317,7 +374,13 @@ async fn p6_a_master_key_is_the_owners_file_alone() {
     assert_eq!(key.metadata().unwrap().permissions().mode() & 0o777, 0o600);
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).unwrap();
     let data = folder.path().join("data");
-    let arguments = ["up", "--data", data.to_str().unwrap(), "--secrets-key", path];
+    let arguments = [
+        "up",
+        "--data",
+        data.to_str().unwrap(),
+        "--secrets-key",
+        path,
+    ];
     let mut process = Process::start(&arguments);
     assert_eq!(process.ended().await.code(), Some(2));
     assert!(process.tail().contains("chmod 600"), "{}", process.tail());

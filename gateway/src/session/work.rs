@@ -187,7 +187,11 @@ impl Work {
     }
 
     /// Has a node's question for a secret answered. The daemon asks again what was not.
-    pub(super) async fn exchange(self, request: SecretRequest, place: OwnedSemaphorePermit) -> Done {
+    pub(super) async fn exchange(
+        self,
+        request: SecretRequest,
+        place: OwnedSemaphorePermit,
+    ) -> Done {
         let (ledger, node) = (&self.shared.ledger, self.node);
         let answered = ledger.exchange_secret(node, &request).await;
         drop(place);
