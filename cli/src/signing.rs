@@ -9,7 +9,6 @@ use ledger::{Clock, HeldRoot, PublishError, RootKey, Signer};
 use ledger_projections::trust;
 use ledger_protocol::batch::create::Policy;
 use ledger_protocol::daemon::limits::UNBATCHED_PER_HOUR_MAX;
-use ledger_protocol::trust::TrustBundle;
 use sqlx::PgPool;
 
 use crate::exit::{Failure, Meaning};
@@ -86,14 +85,10 @@ impl Signing {
 
 /// Refuses to take the approvers off every node because an option was forgotten.
 async fn check_no_approvers(pool: &PgPool) -> Result<(), Failure> {
-    let newest = trust::newest(&mut *pool.acquire().await?).await?;
-    let Some(newest) = newest else {
+    let newest = ledger::newest_trust_bundle(pool).await?;
+    let Some(known) = newest.filter(|known| !known.approvers.is_empty()) else {
         return Ok(());
     };
-    let known = TrustBundle::decode(&newest.signed.bundle).or_usage("the newest trust bundle")?;
-    if known.approvers.is_empty() {
-        return Ok(());
-    }
     let version = known.version;
     Err(Failure::usage(format!(
         "by trust bundle {version}, which nodes believe, destructive commands need approvers; give \

@@ -34,6 +34,8 @@ pub use connect::{connect, maintain};
 pub use error::Error;
 pub use lease::Fence;
 pub use request::{Opened, Outcome, Propose, Proposed, Queued, Run};
-pub use signer::{HeldRoot, PublishError, RootFailure, RootKey, Signer, SignerError, Signing};
+pub use signer::{
+    HeldRoot, PublishError, RootFailure, RootKey, Signer, SignerError, Signing, newest_trust_bundle,
+};
 pub use transaction::LedgerTx;
 pub use wake::{Committed, Notice};

@@ -26,7 +26,7 @@ use crate::{Clock, Error};
 mod publish;
 mod root;
 
-pub use publish::PublishError;
+pub use publish::{PublishError, newest_trust_bundle};
 pub use root::{HeldRoot, RootFailure, RootKey, Signing};
 
 /// What signs for this process.

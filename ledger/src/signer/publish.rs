@@ -27,9 +27,32 @@ pub enum PublishError {
         /// Its roots.
         roots: Vec<PublicKey>,
     },
-    /// The settings make no bundle, or the newest in the database is none.
+    /// The settings make no bundle.
     #[error("what nodes are to trust makes no bundle")]
-    Bundle(#[from] Unbelievable),
+    Bundle(#[source] Unbelievable),
+    /// The newest bundle in the database is none.
+    #[error(
+        "row {version} of trust_bundles cannot be used: put it back from a copy as the database's \
+         owner"
+    )]
+    Unreadable {
+        /// The row's version.
+        version: u64,
+        /// What is wrong with it.
+        #[source]
+        source: Unbelievable,
+    },
+    /// The newest row in the database holds another version's bundle.
+    #[error(
+        "row {version} of trust_bundles holds trust bundle {held}: put it back from a copy as the \
+         database's owner"
+    )]
+    Misplaced {
+        /// The row's version.
+        version: u64,
+        /// The bundle's.
+        held: u64,
+    },
     /// With all its signatures it is too large to be sent.
     #[error("the trust bundle has {bytes} bytes; the limit is {TRUST_BUNDLE_BYTES_MAX}")]
     TooLarge {
@@ -55,29 +78,41 @@ impl From<sqlx::Error> for PublishError {
     }
 }
 
+/// The newest bundle, as it is published.
+pub async fn newest_trust_bundle(pool: &PgPool) -> Result<Option<TrustBundle>, PublishError> {
+    let mut connection = pool.acquire().await?;
+    let Some(Published { version, signed }) = trust::newest(&mut connection).await? else {
+        return Ok(None);
+    };
+    let bundle = TrustBundle::decode(&signed.bundle)
+        .map_err(|source| PublishError::Unreadable { version, source })?;
+    let held = bundle.version;
+    if held != version {
+        return Err(PublishError::Misplaced { version, held });
+    }
+    Ok(Some(bundle))
+}
+
 impl Signer {
     /// Publishes what nodes are to trust unless the newest bundle says the same. Answers with the
     /// newest version. Of several at once, one publishes: a version can be taken once.
     pub async fn publish(&self, pool: &PgPool, policy: &Policy) -> Result<u64, PublishError> {
         let mut next = self.content(policy);
         for _ in 0..PUBLISH_ATTEMPTS_MAX {
-            let mut connection = pool.acquire().await?;
-            let newest = trust::newest(&mut connection).await?;
             // A root may take its time; nobody's connection waits for it.
-            drop(connection);
+            let newest = newest_trust_bundle(pool).await?;
             next.version = 1;
-            if let Some(newest) = newest {
-                let known = TrustBundle::decode(&newest.signed.bundle)?;
+            if let Some(known) = newest {
                 if known.means(&next) {
-                    return Ok(newest.version);
+                    return Ok(known.version);
                 }
                 if !known.roots.iter().any(|root| next.roots.contains(root)) {
-                    let (version, roots) = (newest.version, known.roots);
+                    let (version, roots) = (known.version, known.roots);
                     return Err(PublishError::Chain { version, roots });
                 }
-                next.version = newest.version.saturating_add(1);
+                next.version = known.version.saturating_add(1);
             }
-            next.check_bounds()?;
+            next.check_bounds().map_err(PublishError::Bundle)?;
             let bundle = Published {
                 version: next.version,
                 signed: self.sign_bundle(&next).await?,

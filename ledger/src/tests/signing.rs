@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ed25519_dalek::SigningKey;
 use ledger_projections::trust;
+use ledger_protocol::batch::create::Policy;
 use ledger_protocol::dsse::{PublicKey, Purpose};
 use ledger_protocol::event::NodeSpecSet;
 use ledger_protocol::session;
@@ -210,7 +211,7 @@ async fn p1_a_root_that_does_not_sign_is_asked_again() {
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn p1_of_two_replicas_that_start_at_once_one_publishes(pool: PgPool) {
     let clock = Clock::manual(NOW);
-    let policy = ledger_protocol::batch::create::Policy::default();
+    let policy = Policy::default();
     // Whatever order the same roots are given in.
     let replicas = [signer(&[1, 2], &clock), signer(&[2, 1], &clock)];
     let (one, other) = tokio::join!(
@@ -224,7 +225,7 @@ async fn p1_of_two_replicas_that_start_at_once_one_publishes(pool: PgPool) {
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn p1_each_bundle_is_signed_by_a_root_of_the_one_before(pool: PgPool) {
     let clock = Clock::manual(NOW);
-    let mut policy = ledger_protocol::batch::create::Policy::default();
+    let mut policy = Policy::default();
     for (roots, version) in [
         (&[1_u8][..], 1),
         (&[1], 1),
@@ -257,6 +258,43 @@ async fn p1_each_bundle_is_signed_by_a_root_of_the_one_before(pool: PgPool) {
         assert!(error.to_string().contains(&shown), "{error}");
     }
     assert_eq!(bundles(&pool).await.len(), 4);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p1_a_bundle_that_cannot_be_read_is_named_with_what_is_wrong(pool: PgPool) {
+    let clock = Clock::manual(NOW);
+    let policy = Policy::default();
+    for roots in [&[1_u8][..], &[1, 2]] {
+        let published = signer(roots, &clock).publish(&pool, &policy).await;
+        published.unwrap();
+    }
+    for (damage, parts) in [
+        (
+            "UPDATE trust_bundles SET version = 7 WHERE version = 2",
+            &["row 7 of trust_bundles holds trust bundle 2"][..],
+        ),
+        (
+            "UPDATE trust_bundles SET bundle = substr(bundle, 1, 20) WHERE version = 7",
+            &["row 7 of trust_bundles", "ends early, at byte 20"],
+        ),
+        (
+            "UPDATE trust_bundles SET signatures = '\\x93' WHERE version = 7",
+            &["trust_bundles.signatures of row 7", "ends early, at byte 1"],
+        ),
+    ] {
+        sqlx::query(damage).execute(&pool).await.unwrap();
+        let published = signer(&[1], &clock).publish(&pool, &policy).await;
+        let error = published.unwrap_err();
+        let mut told = error.to_string();
+        let mut cause = std::error::Error::source(&error);
+        while let Some(error) = cause {
+            told = format!("{told}: {error}");
+            cause = error.source();
+        }
+        for part in parts {
+            assert!(told.contains(part), "no {part}: {told}");
+        }
+    }
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
