@@ -1,6 +1,5 @@
 //! The parts as processes of their own, as they run in production, dying in turn.
 
-use std::path::Path;
 use std::time::Duration;
 
 use ledger_protocol::id::CommandId;
@@ -9,7 +8,7 @@ use ledger_tests::ground::{events, steps};
 use ledger_tests::http::Caller;
 use ledger_tests::nats::{self, Server, assert_whole};
 use ledger_tests::process::Process;
-use ledger_tests::serve::{Service, gateway, install, serve};
+use ledger_tests::serve::{Service, agent, gateway, install, serve};
 use ledger_tests::wait::{found, until};
 use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
@@ -33,24 +32,6 @@ pub(super) struct Parts {
     pub(super) admin: Caller,
     pub(super) node: Value,
     folder: tempfile::TempDir,
-}
-
-/// Runs a node's daemon. It is this machine's own, so no test of it may ask for a reboot.
-fn agent(gateway: &Service, folder: &Path, join_token: Option<&str>) -> Process {
-    let (state, ca) = (folder.join("agent"), folder.join("authority/node-ca.pem"));
-    let at = format!("https://{}", gateway.address);
-    let paths = (state.to_str().unwrap(), ca.to_str().unwrap());
-    let arguments = [
-        "agent",
-        "--gateway",
-        &at,
-        "--state",
-        paths.0,
-        "--gateway-ca",
-        paths.1,
-    ];
-    let token = join_token.map(|token| ("COMMAND_LEDGER_JOIN_TOKEN", token));
-    Process::start_with(&arguments, token.as_slice())
 }
 
 impl Parts {

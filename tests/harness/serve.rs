@@ -1,6 +1,7 @@
 //! The services of the program, each as a process of its own.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use reqwest::Url;
 use serde_json::Value;
@@ -41,10 +42,39 @@ pub async fn serve(postgres: &Url, nats: Option<&str>) -> Service {
     start("serve", postgres, &more, "the API is served").await
 }
 
+/// `command-ledger serve` with these arguments and no publisher.
+pub async fn serve_with(postgres: &Url, more: &[&str]) -> Service {
+    start("serve", postgres, more, "the API is served").await
+}
+
 /// `command-ledger gateway`, with the authority in this folder.
 pub async fn gateway(postgres: &Url, authority: &str) -> Service {
-    let more = ["--authority", authority];
+    gateway_with(postgres, authority, &[]).await
+}
+
+/// The same, with more arguments.
+pub async fn gateway_with(postgres: &Url, authority: &str, more: &[&str]) -> Service {
+    let more = [&["--authority", authority], more].concat();
     start("gateway", postgres, &more, "gateway serves nodes").await
+}
+
+/// `command-ledger agent`, with its state in `agent` of a folder that has the gateway's authority in
+/// `authority`. It is this machine's own daemon, so no test of it may ask for a reboot.
+pub fn agent(gateway: &Service, folder: &Path, join_token: Option<&str>) -> Process {
+    let (state, ca) = (folder.join("agent"), folder.join("authority/node-ca.pem"));
+    let at = format!("https://{}", gateway.address);
+    let paths = (state.to_str().unwrap(), ca.to_str().unwrap());
+    let arguments = [
+        "agent",
+        "--gateway",
+        &at,
+        "--state",
+        paths.0,
+        "--gateway-ca",
+        paths.1,
+    ];
+    let token = join_token.map(|token| ("COMMAND_LEDGER_JOIN_TOKEN", token));
+    Process::start_with(&arguments, token.as_slice())
 }
 
 /// One of several gateways, woken by NATS.
@@ -91,6 +121,16 @@ async fn launch(arguments: &[String], at: SocketAddr, ready: &str) -> (Process, 
 }
 
 impl Service {
+    /// Waits for a line of its log whose message begins so; the whole line.
+    pub async fn told(&mut self, begins: &str) -> Value {
+        let line = |line: &str| {
+            let line: Value = serde_json::from_str(line).ok()?;
+            let message = line["message"].as_str()?;
+            message.starts_with(begins).then_some(line)
+        };
+        self.process.line(begins, Process::stderr, line).await
+    }
+
     /// Dies as `kill -9` does, and starts again on the same address.
     pub async fn crash(&mut self) {
         self.process.kill().await;

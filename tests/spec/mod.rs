@@ -10,6 +10,7 @@ mod hang_ups;
 mod link_cut;
 mod lying_gateway;
 mod one_end;
+mod renewals;
 mod replicas;
 mod retries;
 mod revocations;
