@@ -656,13 +656,13 @@ async fn p1_what_is_signed_is_held_against_the_roots_that_were_published(pool: P
     // Without a bundle there is nothing to hold it against.
     let policy = Policy::default();
     assert_eq!(broken(&check(&pool, &kinds).await.unwrap()), 0);
-    signer.publish(&pool, &policy).await.unwrap();
+    signer.publish(&pool, &policy, 0).await.unwrap();
     assert_eq!(broken(&check(&pool, &kinds).await.unwrap()), 0);
 
     // Another root's bundle in its place: no signature holds, neither of commands nor of the state.
     sql(&pool, "DELETE FROM trust_bundles").await;
     let other = Signer::new(root(22), Vec::new(), Clock::manual(NOW));
-    other.publish(&pool, &policy).await.unwrap();
+    other.publish(&pool, &policy, 0).await.unwrap();
     let signed = sqlx::query_scalar("SELECT count(*) FROM command_keys");
     let signed: i64 = signed.fetch_one(&pool).await.unwrap();
     let checked = check(&pool, &kinds).await.unwrap();

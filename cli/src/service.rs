@@ -40,10 +40,14 @@ impl Core {
         signing.begin(&pool).await?;
         let phase = Phase::new("the ledger");
         let mut options = ledger::Options::new(Registry::builtin(), Clock::system());
-        options.approval = signing.approval;
+        options.approval = signing.approval.clone();
         options.signer.clone_from(&signing.signer);
         options.master_keys = signing.master_keys;
         if let Some(signer) = signing.signer {
+            let (watcher, pool, token) = (signer.clone(), pool.clone(), phase.token());
+            let policy = signing.approval;
+            let watch = async move { watcher.watch(&pool, &policy, token).await };
+            phase.tasks().spawn(watch);
             let token = phase.token();
             phase.tasks().spawn(async move { signer.run(token).await });
         }

@@ -40,6 +40,8 @@ pub(crate) struct Signing {
     pub(crate) approval: Policy,
     /// Whether somebody said who, be it nobody.
     pub(crate) approvers_named: bool,
+    /// Lowest version of the trust bundle that nodes are to be told; 0 for any.
+    pub(crate) trust_version_min: u64,
     /// What signs; nothing is signed without.
     pub(crate) signer: Option<Arc<Signer>>,
     /// What encrypts secrets; none are kept without (SPEC P6).
@@ -69,9 +71,13 @@ impl Signing {
         if !self.approvers_named {
             check_no_approvers(pool).await?;
         }
-        match signer.publish(pool, &self.approval).await {
+        let published = signer.publish(pool, &self.approval, self.trust_version_min);
+        match published.await {
             Err(error @ (PublishError::Chain { .. } | PublishError::Bundle(_))) => {
                 Err(error).or_usage("--command-root cannot be used")?;
+            }
+            Err(error @ PublishError::Leap { .. }) => {
+                Err(error).or_usage("--trust-version-min cannot be used")?;
             }
             published => _ = published?,
         }

@@ -61,6 +61,13 @@ pub const FORGET_PAGES_MAX: u32 = 20;
 pub const REKEY_EVERY: Duration = Duration::from_secs(5);
 /// Secrets that are put under the new master key at once.
 pub const REKEY_PAGE_ROWS: u32 = 200;
+/// Most versions of trust bundles that are left out at once: far more than were ever published, so
+/// that a node that lies about its version cannot make an operator use them all up.
+pub const TRUST_VERSIONS_LEFT_OUT_MAX: u64 = 1_000_000;
+/// How often a service looks whether nodes are told what it was configured with.
+pub const TRUST_LOOK_EVERY: Duration = Duration::from_secs(10);
+/// Longest such look.
+pub const TRUST_LOOK_WITHIN: Duration = Duration::from_secs(5);
 /// How long a statement of the service may take.
 pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a statement may wait for a lock.

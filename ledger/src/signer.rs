@@ -25,6 +25,7 @@ use crate::{Clock, Error};
 
 mod publish;
 mod root;
+pub(crate) mod watch;
 
 pub use publish::{PublishError, newest_trust_bundle};
 pub use root::{HeldRoot, RootFailure, RootKey, Signing};

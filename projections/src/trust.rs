@@ -115,3 +115,32 @@ pub async fn standing(conn: &mut PgConnection, node: NodeId) -> Result<Option<St
         newest: unsigned(newest, "trust_bundles", "version", &newest)?,
     }))
 }
+
+/// Nodes that say that they believe what is published nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ahead {
+    /// How many they are.
+    pub nodes: u64,
+    /// The highest version that one of them claims.
+    pub highest: u64,
+}
+
+/// The nodes that say that they believe a bundle above a version. It reads one small row for each
+/// node that there is.
+pub async fn ahead(conn: &mut PgConnection, version: u64) -> Result<Option<Ahead>, Error> {
+    let (count, highest): (i64, Option<i64>) = sqlx::query_as(
+        "SELECT count(*), max(told.version) FROM node_trust AS told
+         JOIN nodes ON nodes.id = told.node
+         WHERE told.version > $1 AND NOT nodes.deleted",
+    )
+    .bind(bigint(version))
+    .fetch_one(conn)
+    .await?;
+    let Some(highest) = highest else {
+        return Ok(None);
+    };
+    Ok(Some(Ahead {
+        nodes: unsigned(count, "node_trust", "count", &"*")?,
+        highest: unsigned(highest, "node_trust", "version", &highest)?,
+    }))
+}

@@ -136,12 +136,30 @@ impl TrustBundle {
 
     /// Whether both mean the same, whatever their version.
     pub fn means(&self, other: &Self) -> bool {
-        let version = self.version;
-        *self
-            == Self {
-                version,
-                ..other.clone()
-            }
+        self.differs_in(other).is_empty()
+    }
+
+    /// The fields in which two bundles mean different things, by their wire names.
+    pub fn differs_in(&self, other: &Self) -> Vec<&'static str> {
+        let Self {
+            approvers,
+            quorum,
+            roots,
+            unbatched_destructive_per_hour,
+            version: _,
+        } = self;
+        let allowance = *unbatched_destructive_per_hour;
+        let fields = [
+            ("approvers", *approvers != other.approvers),
+            ("quorum", *quorum != other.quorum),
+            ("roots", *roots != other.roots),
+            (
+                "unbatchedDestructivePerHour",
+                allowance != other.unbatched_destructive_per_hour,
+            ),
+        ];
+        let differing = fields.into_iter().filter(|(_, differs)| *differs);
+        differing.map(|(field, _)| field).collect()
     }
 }
 

@@ -18,5 +18,6 @@ mod secrets;
 mod signals;
 mod starts;
 mod tail;
+mod trust;
 mod up;
 mod usage;

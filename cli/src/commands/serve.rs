@@ -57,6 +57,17 @@ pub(crate) struct Options {
     /// and sign what nodes are to trust, so that roots can be exchanged. Without it nothing is signed
     #[arg(long, value_name = "FILE")]
     command_root: Vec<PathBuf>,
+    /// Publish what nodes are to trust under this version at least, also when it is unchanged: after
+    /// a restore of the database, nodes pass over what is not newer than what they have seen. A
+    /// warning says which version to give; once is enough
+    #[arg(
+        long,
+        value_name = "VERSION",
+        default_value_t = 0,
+        hide_default_value = true,
+        requires = "command_root"
+    )]
+    trust_version_min: u64,
     #[command(flatten)]
     allowance: Allowance,
     #[command(flatten)]
@@ -86,6 +97,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let signing = Signing {
         approval: options.allowance.in_policy(approval),
         approvers_named: options.approvers.is_some(),
+        trust_version_min: options.trust_version_min,
         signer: signing::signer(&options.command_root, &Clock::system())?,
         master_keys: master_keys.clone(),
     };

@@ -119,6 +119,7 @@ impl Town {
         let signing = Signing {
             approval: plan.allowance.in_policy(approval),
             approvers_named: true,
+            trust_version_min: 0,
             signer: signing::signer(&[root(home)?], &Clock::system())?,
             master_keys: Some(Arc::clone(&master_keys)),
         };

@@ -45,7 +45,7 @@ impl World {
         let others = roots[1..].iter().map(|number| root(*number)).collect();
         let signer = Signer::new(root(roots[0]), others, self.ledger.clock().clone());
         let policy = policy(allowance);
-        let published = signer.publish(self.ledger.pool(), &policy).await;
+        let published = signer.publish(self.ledger.pool(), &policy, 0).await;
         published.unwrap()
     }
 
@@ -178,7 +178,7 @@ async fn p3_a_command_of_a_batch_shows_its_approvals_at_dispatch_and_after_a_rec
     signer.renew().await.unwrap();
     let world = World::start_signing(pool, signer.clone(), policy(0)).await;
     signer
-        .publish(world.ledger.pool(), &policy(0))
+        .publish(world.ledger.pool(), &policy(0), 0)
         .await
         .unwrap();
     let node = world.register("n").await;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ed25519_dalek::SigningKey;
-use ledger_projections::trust;
+use ledger_projections::trust::{self, Ahead};
 use ledger_protocol::batch::create::Policy;
 use ledger_protocol::dsse::{PublicKey, Purpose};
 use ledger_protocol::event::NodeSpecSet;
@@ -12,6 +12,8 @@ use ledger_protocol::trust::{Published, TrustBundle, intent};
 
 use super::batches::{proposed, queue_in, with_approvers};
 use super::*;
+use crate::limits::TRUST_VERSIONS_LEFT_OUT_MAX;
+use crate::signer::watch::{News, Watch};
 use crate::{HeldRoot, PublishError, RootKey, Signer, Signing};
 
 fn root(number: u8) -> Arc<dyn RootKey> {
@@ -33,7 +35,7 @@ async fn signing(pool: &PgPool) -> (Ground, Clock, Arc<Signer>, TrustBundle) {
         options.signer = Some(signer.clone());
     });
     let approval = ledger.inner.options.approval.clone();
-    assert_eq!(signer.publish(pool, &approval).await.unwrap(), 1);
+    assert_eq!(signer.publish(pool, &approval, 0).await.unwrap(), 1);
     let bundle = bundles(pool).await.remove(0).signed.begin().unwrap();
     (Ground::on(ledger).await, clock, signer, bundle)
 }
@@ -215,8 +217,8 @@ async fn p1_of_two_replicas_that_start_at_once_one_publishes(pool: PgPool) {
     // Whatever order the same roots are given in.
     let replicas = [signer(&[1, 2], &clock), signer(&[2, 1], &clock)];
     let (one, other) = tokio::join!(
-        replicas[0].publish(&pool, &policy),
-        replicas[1].publish(&pool, &policy)
+        replicas[0].publish(&pool, &policy, 0),
+        replicas[1].publish(&pool, &policy, 0)
     );
     assert_eq!((one.unwrap(), other.unwrap()), (1, 1));
     assert_eq!(bundles(&pool).await.len(), 1);
@@ -233,11 +235,11 @@ async fn p1_each_bundle_is_signed_by_a_root_of_the_one_before(pool: PgPool) {
         (&[2, 1], 2),
         (&[2], 3),
     ] {
-        let published = signer(roots, &clock).publish(&pool, &policy).await;
+        let published = signer(roots, &clock).publish(&pool, &policy, 0).await;
         assert_eq!(published.unwrap(), version, "{roots:?}");
     }
     policy.unbatched_destructive_per_hour = 3;
-    let published = signer(&[2], &clock).publish(&pool, &policy).await;
+    let published = signer(&[2], &clock).publish(&pool, &policy, 0).await;
     assert_eq!(published.unwrap(), 4);
 
     let chain = bundles(&pool).await;
@@ -251,7 +253,7 @@ async fn p1_each_bundle_is_signed_by_a_root_of_the_one_before(pool: PgPool) {
 
     // A root that no bundle knows, and one that was taken out, break the chain.
     for roots in [&[3_u8][..], &[1]] {
-        let refused = signer(roots, &clock).publish(&pool, &policy).await;
+        let refused = signer(roots, &clock).publish(&pool, &policy, 0).await;
         let error = refused.unwrap_err();
         assert!(matches!(error, PublishError::Chain { version: 4, .. }));
         let shown = root(2).public_key().to_string();
@@ -265,7 +267,7 @@ async fn p1_a_bundle_that_cannot_be_read_is_named_with_what_is_wrong(pool: PgPoo
     let clock = Clock::manual(NOW);
     let policy = Policy::default();
     for roots in [&[1_u8][..], &[1, 2]] {
-        let published = signer(roots, &clock).publish(&pool, &policy).await;
+        let published = signer(roots, &clock).publish(&pool, &policy, 0).await;
         published.unwrap();
     }
     for (damage, parts) in [
@@ -283,7 +285,7 @@ async fn p1_a_bundle_that_cannot_be_read_is_named_with_what_is_wrong(pool: PgPoo
         ),
     ] {
         sqlx::query(damage).execute(&pool).await.unwrap();
-        let published = signer(&[1], &clock).publish(&pool, &policy).await;
+        let published = signer(&[1], &clock).publish(&pool, &policy, 0).await;
         let error = published.unwrap_err();
         let mut told = error.to_string();
         let mut cause = std::error::Error::source(&error);
@@ -295,6 +297,108 @@ async fn p1_a_bundle_that_cannot_be_read_is_named_with_what_is_wrong(pool: PgPoo
             assert!(told.contains(part), "no {part}: {told}");
         }
     }
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn p1_a_service_hears_once_of_each_bundle_that_is_not_its_own(pool: PgPool) {
+    let clock = Clock::manual(NOW);
+    let (own, other) = (signer(&[1, 2], &clock), signer(&[2], &clock));
+    let (mine, mut theirs) = (Policy::default(), Policy::default());
+    theirs.unbatched_destructive_per_hour = 3;
+    own.publish(&pool, &mine, 0).await.unwrap();
+    let mut watch = Watch::new(&own, &pool, &mine);
+    assert_eq!(watch.look().await.unwrap(), []);
+
+    other.publish(&pool, &theirs, 0).await.unwrap();
+    let fields = vec!["roots", "unbatchedDestructivePerHour"];
+    let version = 2;
+    let differs = News::Differs { version, fields };
+    assert_eq!(watch.look().await.unwrap(), [differs]);
+    assert_eq!(watch.look().await.unwrap(), []);
+    other.publish(&pool, &mine, 0).await.unwrap();
+    let fields = vec!["roots"];
+    let version = 3;
+    let differs = News::Differs { version, fields };
+    assert_eq!(watch.look().await.unwrap(), [differs]);
+
+    own.publish(&pool, &mine, 0).await.unwrap();
+    let agrees = News::Agrees { version: 4 };
+    assert_eq!(watch.look().await.unwrap(), [agrees]);
+    assert_eq!(watch.look().await.unwrap(), []);
+    let lost = sqlx::query("DELETE FROM trust_bundles").execute(&pool);
+    lost.await.unwrap();
+    let (version, fields) = (0, vec!["version"]);
+    let differs = News::Differs { version, fields };
+    assert_eq!(watch.look().await.unwrap(), [differs]);
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l11_nodes_that_are_ahead_of_a_restored_database_are_told_of_and_caught_up_with(
+    pool: PgPool,
+) {
+    let (ground, _, signer, bundle) = signing(&pool).await;
+    let policy = ground.ledger.inner.options.approval.clone();
+    let mut more = vec![ground.node];
+    for name in ["b", "c", "gone"] {
+        let registered = NodeRegistered {
+            labels: BTreeMap::new(),
+            name: name.to_owned(),
+            role: Role::Node,
+        };
+        let node = ground
+            .ledger
+            .register_node(&ground.actor, ground.tenant, registered);
+        more.push(node.await.unwrap().id);
+    }
+    let tell = async |nodes: &[NodeId], version: u64| {
+        let told: Vec<_> = nodes.iter().map(|node| (*node, version)).collect();
+        let mut conn = pool.acquire().await.unwrap();
+        trust::record(&mut conn, &told).await.unwrap();
+    };
+    tell(&more[..1], bundle.version).await;
+    let mut watch = Watch::new(&signer, &pool, &policy);
+    assert_eq!(watch.look().await.unwrap(), []);
+
+    let ahead = |nodes: u64, highest: u64| {
+        let ahead = Ahead { nodes, highest };
+        [News::Ahead { newest: 1, ahead }]
+    };
+    // One that is deleted says nothing any more.
+    tell(&more[3..], 9).await;
+    let gone = ground
+        .ledger
+        .delete_node(&ground.actor, ground.tenant, more[3]);
+    gone.await.unwrap();
+    assert_eq!(watch.look().await.unwrap(), []);
+    tell(&more[..1], 4).await;
+    assert_eq!(watch.look().await.unwrap(), ahead(1, 4));
+    assert_eq!(watch.look().await.unwrap(), []);
+    tell(&more[1..2], 4).await;
+    assert_eq!(watch.look().await.unwrap(), ahead(2, 4));
+    // A fleet that comes back node by node is not told of node by node.
+    tell(&more[2..3], 3).await;
+    assert_eq!(watch.look().await.unwrap(), []);
+    tell(&more[2..3], 5).await;
+    assert_eq!(watch.look().await.unwrap(), ahead(3, 5));
+
+    // The same content again, above what they have seen; and once is enough.
+    for _ in 0..2 {
+        let published = signer.publish(&pool, &policy, 6).await;
+        assert_eq!(published.unwrap(), 6);
+    }
+    assert_eq!(watch.look().await.unwrap(), []);
+    let chain = bundles(&pool).await;
+    let next = chain[1].signed.believe(&bundle.roots, 5).unwrap();
+    assert!(next.means(&bundle), "{next:?}");
+
+    // A node that lies cannot have the versions used up.
+    let (newest, asked) = (6, 6 + TRUST_VERSIONS_LEFT_OUT_MAX + 1);
+    let refused = signer.publish(&pool, &policy, asked).await.unwrap_err();
+    assert!(
+        matches!(&refused, PublishError::Leap { asked: a, newest: n } if (*a, *n) == (asked, newest))
+    );
+    let far = signer.publish(&pool, &policy, asked - 1).await;
+    assert_eq!(far.unwrap(), asked - 1);
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
