@@ -197,6 +197,38 @@ CREATE TABLE public.refused_reports (
     last_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE public.secret_exchanges (
+    command uuid NOT NULL,
+    node uuid NOT NULL,
+    one_time_key bytea NOT NULL,
+    place smallint NOT NULL,
+    secret_ref text NOT NULL,
+    node_sig bytea,
+    asked_at timestamp with time zone NOT NULL,
+    answer bytea,
+    answered_at timestamp with time zone,
+    CONSTRAINT secret_exchanges_check CHECK (((answer IS NULL) = (answered_at IS NULL))),
+    CONSTRAINT secret_exchanges_one_time_key_check CHECK ((octet_length(one_time_key) = 32)),
+    CONSTRAINT secret_exchanges_place_check CHECK (((place >= 1) AND (place <= 8)))
+);
+
+CREATE TABLE public.secrets (
+    tenant uuid NOT NULL,
+    name text NOT NULL COLLATE pg_catalog."C",
+    version bigint NOT NULL,
+    key_id bytea NOT NULL,
+    sealed bytea NOT NULL,
+    kinds text[],
+    nodes uuid[],
+    put_at timestamp with time zone NOT NULL,
+    put_by text NOT NULL,
+    CONSTRAINT secrets_key_id_check CHECK ((octet_length(key_id) = 8)),
+    CONSTRAINT secrets_kinds_check CHECK ((cardinality(kinds) > 0)),
+    CONSTRAINT secrets_nodes_check CHECK ((cardinality(nodes) > 0)),
+    CONSTRAINT secrets_sealed_check CHECK ((octet_length(sealed) > 40)),
+    CONSTRAINT secrets_version_check CHECK ((version > 0))
+);
+
 CREATE TABLE public.tenants (
     id uuid NOT NULL,
     name text NOT NULL,
@@ -277,6 +309,15 @@ ALTER TABLE ONLY public.publications
 ALTER TABLE ONLY public.refused_reports
     ADD CONSTRAINT refused_reports_pkey PRIMARY KEY (node, command, state, code);
 
+ALTER TABLE ONLY public.secret_exchanges
+    ADD CONSTRAINT secret_exchanges_node_command_place_key UNIQUE (node, command, place);
+
+ALTER TABLE ONLY public.secret_exchanges
+    ADD CONSTRAINT secret_exchanges_pkey PRIMARY KEY (node, command, one_time_key);
+
+ALTER TABLE ONLY public.secrets
+    ADD CONSTRAINT secrets_pkey PRIMARY KEY (tenant, name);
+
 ALTER TABLE ONLY public.tenants
     ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
 
@@ -312,6 +353,12 @@ CREATE INDEX nodes_gateway_lease ON public.nodes USING btree (gateway_lease, id)
 CREATE INDEX nodes_tenant ON public.nodes USING btree (tenant, id);
 
 CREATE INDEX refused_reports_newest ON public.refused_reports USING btree (node, last_at DESC);
+
+CREATE INDEX secret_exchanges_oldest ON public.secret_exchanges USING btree (asked_at);
+
+CREATE INDEX secret_exchanges_waiting ON public.secret_exchanges USING btree (asked_at, one_time_key) WHERE (answer IS NULL);
+
+CREATE INDEX secrets_by_key ON public.secrets USING btree (key_id, tenant, name);
 
 ALTER INDEX public.events_pkey ATTACH PARTITION public.events_000000_pkey;
 
@@ -368,6 +415,10 @@ GRANT SELECT,INSERT,UPDATE ON TABLE public.nodes TO command_ledger_service;
 GRANT SELECT,INSERT,UPDATE ON TABLE public.publications TO command_ledger_service;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.refused_reports TO command_ledger_service;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.secret_exchanges TO command_ledger_service;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.secrets TO command_ledger_service;
 
 GRANT SELECT,INSERT ON TABLE public.tenants TO command_ledger_service;
 

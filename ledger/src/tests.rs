@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use crate::{Clock, Error, Ledger, Options, Run, lease};
 
 mod batches;
+mod secrets;
 mod signing;
 
 const NOW: Timestamp = Timestamp::from_micros(1_764_490_000_000_000);

@@ -15,6 +15,7 @@ mod replicas;
 mod retries;
 mod revocations;
 mod secrets;
+mod secrets_kept;
 mod signals;
 mod starts;
 mod tail;

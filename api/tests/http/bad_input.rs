@@ -31,9 +31,16 @@ enum Takes {
     /// So many bytes as base64.
     Base64(usize),
     Cursor,
+    SecretName,
+    Value,
+    Kinds,
+    Nodes,
 }
 
-use Takes::{Base64, Cursor, Flag, Grants, Id, Integer, Object, Scope, Tenant, Text, Texts, Word};
+use Takes::{
+    Base64, Cursor, Flag, Grants, Id, Integer, Kinds, Nodes, Object, Scope, SecretName, Tenant,
+    Text, Texts, Value, Word,
+};
 
 struct Field {
     name: &'static str,
@@ -182,6 +189,28 @@ const METHODS: &[(&str, &[Field])] = &[
             required("generation", Integer(1, 9_007_199_254_740_991), "1"),
             required("spec", Object, "{}"),
         ],
+    ),
+    (
+        "secrets.put",
+        &[
+            TENANT,
+            required("name", SecretName, "\"site/bmc\""),
+            required("value", Value, "\"hunter2\""),
+            optional("kinds", Kinds, "[\"bmc.power\"]"),
+            optional("nodeIds", Nodes, "[\"NODE\"]"),
+        ],
+    ),
+    (
+        "secrets.list",
+        &[
+            TENANT,
+            LIMIT,
+            optional("cursor", SecretName, "\"site/bmc\""),
+        ],
+    ),
+    (
+        "secrets.delete",
+        &[TENANT, required("name", SecretName, "\"site/bmc\"")],
     ),
     (
         "tokens.create",
@@ -342,6 +371,26 @@ fn bad_values(takes: Takes) -> Vec<String> {
             bad.push(format!("\"{}\"", "A".repeat(chars + 4)));
             bad.push("{}".to_owned());
         }
+        SecretName => {
+            bad.extend(other_types(&[]));
+            for text in ["A", "a b", "/a", "a/", "-a", "a\\n", "ä", "a:b"] {
+                bad.push(format!("\"{text}\""));
+            }
+            bad.push(format!("\"{}\"", "a".repeat(201)));
+            bad.push("{}".to_owned());
+        }
+        Value => {
+            bad.extend(other_types(&[]));
+            bad.push(format!("\"{}\"", "a".repeat(16 * 1024 + 1)));
+            bad.push("{}".to_owned());
+        }
+        Kinds | Nodes => {
+            bad.extend(other_types(&[]));
+            for list in ["[\"\"]", "[\"nothing\"]", "[null]", "[{}]", "[[]]", "{}"] {
+                bad.push(list.to_owned());
+            }
+            bad.push(format!("[{}]", vec!["\"x\""; 1_001].join(",")));
+        }
         Cursor => {
             bad.extend(other_types(&[]));
             bad.extend(
@@ -427,7 +476,7 @@ async fn a_every_field_of_every_method_refuses_bad_input_by_name(pool: PgPool) {
     }
     assert!(asked > 500, "{asked}");
     assert_eq!(world.head().await, head, "nothing was appended");
-    for table in ["join_tokens", "api_tokens"] {
+    for table in ["join_tokens", "api_tokens", "secrets"] {
         let sql = format!("SELECT count(*) FROM {table}");
         let rows: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
             .fetch_one(&world.pool)

@@ -1,8 +1,11 @@
 //! One ledger, one API, one tenant with an admin.
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::{Request, header};
+use ledger::secrets::{MasterKey, MasterKeys};
 use ledger::{Clock, Ledger};
 use ledger_api::auth::{Grant, NewToken, create_tenant, create_token};
 use ledger_api::{Api, Options};
@@ -17,6 +20,7 @@ use sqlx::{Executor as _, PgPool};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
+use zeroize::Zeroizing;
 
 /// Everything that a test of the API needs.
 pub(crate) struct World {
@@ -102,7 +106,9 @@ pub(crate) async fn service(pool: &PgPool, connections_max: u32) -> PgPool {
 /// A ledger of its own on this database, as another process would have it.
 pub(crate) fn start(pool: PgPool, options: Options) -> (Ledger, Router) {
     let tasks = TaskTracker::new();
-    let setting = ledger::Options::new(Registry::builtin(), Clock::system());
+    let mut setting = ledger::Options::new(Registry::builtin(), Clock::system());
+    let key = MasterKey::new(Zeroizing::new([1; 32]));
+    setting.master_keys = Some(Arc::new(MasterKeys::new(key, Vec::new())));
     let ledger = Ledger::start(pool, setting, &tasks, CancellationToken::new()).unwrap();
     let router = ledger_api::router(Api::new(ledger.clone(), options, &tasks));
     (ledger, router)

@@ -17,4 +17,6 @@ mod nodes;
 #[cfg(test)]
 mod retries;
 #[cfg(test)]
+mod secrets;
+#[cfg(test)]
 mod sockets;

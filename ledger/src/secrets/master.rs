@@ -166,3 +166,111 @@ impl MasterKeys {
         value.map(SecretValue::new).map_err(|_| Unreadable::Altered)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use ledger_protocol::time::Timestamp;
+
+    use super::*;
+
+    const VALUE: &[u8] = b"Bearer hunter2";
+
+    fn key(number: u8) -> MasterKey {
+        MasterKey::new(Zeroizing::new([number; MASTER_KEY_BYTES]))
+    }
+
+    fn keys(first: u8, others: &[u8]) -> MasterKeys {
+        MasterKeys::new(
+            key(first),
+            others.iter().map(|number| key(*number)).collect(),
+        )
+    }
+
+    fn stored(keys: &MasterKeys) -> Stored {
+        let at = Timestamp::from_micros(1_764_490_000_000_000);
+        let described = Described {
+            tenant: TenantId::new(at, [1; 10]),
+            name: "site/bmc".to_owned(),
+            version: 2,
+            key_id: keys.first_id(),
+            kinds: Some(vec!["bmc.power".to_owned()]),
+            nodes: Some(vec![NodeId::new(at, [2; 10])]),
+            put_at: at,
+            put_by: "api:ada".to_owned(),
+        };
+        let value = SecretValue::new(VALUE.to_vec());
+        let sealed = keys.seal(&described, &value).unwrap();
+        Stored { described, sealed }
+    }
+
+    #[test]
+    fn p6_a_stored_secret_comes_back_and_never_looks_the_same() {
+        let keys = keys(1, &[]);
+        let (one, two) = (stored(&keys), stored(&keys));
+        assert_eq!(keys.open(&one).unwrap().reveal(), VALUE);
+        assert_ne!(one.sealed, two.sealed);
+        let holds = |bytes: &[u8]| bytes.windows(7).any(|part| part == b"hunter2");
+        assert!(!holds(&one.sealed));
+        // As long as the value, with the nonce before it and the tag behind.
+        assert_eq!(one.sealed.len(), NONCE_BYTES + VALUE.len() + 16);
+    }
+
+    #[test]
+    fn p6_a_stored_secret_is_opened_by_its_master_key_alone() {
+        let one = stored(&keys(1, &[]));
+        assert_eq!(keys(2, &[1]).open(&one).unwrap().reveal(), VALUE);
+        let refused = keys(2, &[3]).open(&one).unwrap_err();
+        assert_eq!(refused, Unreadable::UnknownKey);
+        // A row that names another key than its own.
+        let mut renamed = one;
+        renamed.described.key_id = key(2).id();
+        let refused = keys(2, &[1]).open(&renamed).unwrap_err();
+        assert_eq!(refused, Unreadable::Altered);
+        assert!(!refused.to_string().contains("hunter2"));
+        let shown = format!("{:?}", keys(1, &[2]));
+        assert!(!shown.contains("1, 1, 1"), "{shown}");
+    }
+
+    #[test]
+    fn p6_a_stored_secret_bears_no_change_and_no_move() {
+        let keys = keys(1, &[]);
+        let one = stored(&keys);
+        let refused = |stored: &Stored| keys.open(stored).err() == Some(Unreadable::Altered);
+        for bit in 0..one.sealed.len() * 8 {
+            let mut altered = one.clone();
+            altered.sealed[bit / 8] ^= 1 << (bit % 8);
+            assert!(refused(&altered), "bit {bit}");
+        }
+        for bytes in 0..one.sealed.len() {
+            let mut cut = one.clone();
+            cut.sealed.truncate(bytes);
+            assert!(refused(&cut), "{bytes} bytes");
+        }
+        let other = Timestamp::from_micros(0);
+        let moves: [fn(&mut Described, Timestamp); 8] = [
+            |it, _| it.name = "site/bmd".to_owned(),
+            |it, at| it.tenant = TenantId::new(at, [3; 10]),
+            |it, _| it.version = 1,
+            |it, _| it.version = 3,
+            |it, _| it.kinds = None,
+            |it, _| it.kinds = Some(vec!["site.httpProxy".to_owned()]),
+            |it, _| it.nodes = None,
+            |it, at| it.nodes = Some(vec![NodeId::new(at, [3; 10])]),
+        ];
+        for (place, change) in moves.into_iter().enumerate() {
+            let mut moved = one.clone();
+            change(&mut moved.described, other);
+            assert!(refused(&moved), "move {place}");
+        }
+    }
+
+    #[test]
+    fn p6_ids_of_master_keys_tell_them_apart_and_nothing_more() {
+        let (one, two) = (key(1), key(2));
+        assert_ne!(one.id(), two.id());
+        assert_eq!(one.id(), key(1).id());
+        let bare: [u8; 32] = Sha256::digest([1; 32]).into();
+        assert_ne!(one.id(), bare[..KEY_ID_BYTES], "a hash of the key alone");
+        assert_eq!(keys(1, &[1, 2]).old_ids(), [two.id()]);
+    }
+}
