@@ -24,4 +24,5 @@ pub mod secret;
 pub mod session;
 pub mod text;
 pub mod time;
+pub mod tlog;
 pub mod trust;

@@ -18,7 +18,7 @@ pub fn leaf_hash(leaf: &[u8]) -> Hash {
 }
 
 /// The hash of two subtrees.
-fn node_hash(left: &Hash, right: &Hash) -> Hash {
+pub(crate) fn node_hash(left: &Hash, right: &Hash) -> Hash {
     let mut hash = Sha256::new();
     hash.update([1]);
     hash.update(left);
