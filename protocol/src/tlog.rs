@@ -33,6 +33,8 @@ mod path;
 mod policy;
 mod proof;
 mod subtree;
+#[cfg(test)]
+mod tests;
 mod tile;
 
 pub mod limits;

@@ -136,6 +136,16 @@ impl Tiles {
     }
 }
 
+impl FromIterator<Tile> for Tiles {
+    fn from_iter<T: IntoIterator<Item = Tile>>(tiles: T) -> Self {
+        let mut collected = Self::default();
+        for tile in tiles {
+            collected.insert(tile);
+        }
+        collected
+    }
+}
+
 /// The tiles of a tree of `size` from which the hashes of ranges are made, each once.
 pub(super) fn tiles_of(ranges: &[Range<u64>], size: u64) -> Vec<TileIndex> {
     let subtrees = ranges.iter().flat_map(cover);
