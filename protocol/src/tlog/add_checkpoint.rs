@@ -31,7 +31,7 @@ impl AddCheckpoint {
             consistency: ConsistencyProof {
                 hashes: lines.hashes()?,
             },
-            checkpoint: Note::parse(lines.rest().as_bytes())?,
+            checkpoint: Note::parse_checkpoint(lines.rest())?,
         })
     }
 }

@@ -145,6 +145,14 @@ impl Note {
         Self::new(format!("{text}\n"), signatures)
     }
 
+    /// Reads the note of a checkpoint, at the end of another form. There, an empty line too early
+    /// would make the rest the text of some other note.
+    pub(super) fn parse_checkpoint(text: &str) -> Result<Self, Malformed> {
+        let note = Self::parse(text.as_bytes())?;
+        Checkpoint::parse(note.text())?;
+        Ok(note)
+    }
+
     /// What was signed.
     pub fn text(&self) -> &str {
         &self.text

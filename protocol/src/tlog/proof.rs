@@ -62,7 +62,7 @@ impl TlogProof {
             inclusion: InclusionProof {
                 hashes: lines.hashes()?,
             },
-            checkpoint: Note::parse(lines.rest().as_bytes())?,
+            checkpoint: Note::parse_checkpoint(lines.rest())?,
         })
     }
 

@@ -19,6 +19,8 @@ mod secret;
 #[cfg(test)]
 mod session;
 #[cfg(test)]
+mod tlog;
+#[cfg(test)]
 mod trust;
 #[cfg(test)]
 mod vectors;

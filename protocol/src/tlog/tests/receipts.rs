@@ -111,6 +111,7 @@ fn u3_a_proof_has_its_one_form() {
     let index = "`index` and a number without leading zeros";
     let extra = "`extra` and at most 1048576 bytes in base64";
     let hash = "a hash of 32 bytes in base64, or empty";
+    let size = "the size, up to 9223372036854775807, decimal without leading zeros";
     let line = |line, expected| Malformed::Line { line, expected };
     let first = lines::encode(&proof.inclusion.hashes[0]);
     let cases = [
@@ -148,6 +149,11 @@ fn u3_a_proof_has_its_one_form() {
         (
             "c2sp.org/tlog-proof@v1\nindex 0\n".to_owned(),
             line(3, hash),
+        ),
+        // The proof would be the beginning of a note that is no checkpoint.
+        (
+            text.replacen(&first, &format!("\n{first}"), 1),
+            line(2, size),
         ),
     ];
     for (text, error) in cases {
