@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 const CANARY: &str = "canary-8f2d41";
 const NAME: &str = "site/bmc";
 
-/// How often the canary stands in some table: as it is, in hex or in base64.
+/// How many rows of each table hold the canary, as text or as bytes.
 async fn found(pool: &PgPool) -> Vec<(String, i64)> {
     let tables: Vec<String> = sqlx::query_scalar(
         "SELECT c.oid::regclass::text FROM pg_class AS c
@@ -30,18 +30,14 @@ async fn found(pool: &PgPool) -> Vec<(String, i64)> {
     .fetch_all(pool)
     .await
     .unwrap();
-    let forms = [
-        CANARY.to_owned(),
-        CANARY.bytes().map(|byte| format!("{byte:02x}")).collect(),
-    ];
     let mut found = Vec::new();
     for table in tables {
         let sql = format!(
-            "SELECT count(*) FROM {table} AS t WHERE EXISTS (
-                 SELECT 1 FROM unnest($1::text[]) AS form WHERE position(form IN t::text) > 0)"
+            "SELECT count(*) FROM {table} AS t WHERE position($1 IN t::text) > 0
+                 OR position(encode(convert_to($1, 'UTF8'), 'hex') IN t::text) > 0"
         );
         let rows: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(sql))
-            .bind(forms.as_slice())
+            .bind(CANARY)
             .fetch_one(pool)
             .await
             .unwrap();
@@ -204,7 +200,7 @@ async fn p6_a_secret_stands_in_no_log_and_in_no_row(pool: PgPool) {
     let log = service.process.stderr();
     assert!(log.contains("DEBUG") && log.contains("a secret is put"));
     assert!(log.contains("a node gets a secret"));
-    // Nothing of it, be it as bytes or in base64.
+    // Neither as text nor as bytes.
     assert!(!log.contains(CANARY), "the log holds a secret");
     let decimal: Vec<String> = CANARY.bytes().map(|byte| byte.to_string()).collect();
     assert!(!log.contains(&decimal.join(", ")), "the log holds a secret");

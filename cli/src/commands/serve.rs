@@ -121,9 +121,10 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         ca_certificate,
     };
     service.start_api(listener, surroundings, endings);
-    match &master_keys {
-        Some(keys) => service.start_keeper(keys),
-        None => tracing::warn!("no --secrets-key: this process keeps no secrets"),
+    if let Some(keys) = &master_keys {
+        service.start_keeper(keys);
+    } else {
+        tracing::warn!("no --secrets-key: this process keeps no secrets");
     }
     if let Some(nats) = &options.nats {
         let holder = service.core.holder.clone();

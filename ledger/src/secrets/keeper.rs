@@ -224,13 +224,13 @@ impl Keeper {
         let statement = exchange.statement(&sealed)?;
         let signer = self.ledger.inner.options.signer.as_ref();
         let now = self.ledger.now();
-        let signed = signer.map(|signer| signer.sign(Purpose::Secret, &statement, now, None));
+        let word = signer.map(|it| it.sign(Purpose::Secret, &statement, now, None));
         Ok(Verdict::Answer(Box::new(frame::Secret {
             command_id: exchange.command_id,
             key: exchange.key,
             refused: None,
             sealed: Some(sealed),
-            signed: signed.transpose()?.map(Box::new),
+            signed: word.transpose()?.map(Box::new),
         })))
     }
 }

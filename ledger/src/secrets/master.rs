@@ -258,9 +258,9 @@ mod tests {
             |it, at| it.nodes = Some(vec![NodeId::new(at, [3; 10])]),
         ];
         for (place, change) in moves.into_iter().enumerate() {
-            let mut moved = one.clone();
-            change(&mut moved.described, other);
-            assert!(refused(&moved), "move {place}");
+            let mut elsewhere = one.clone();
+            change(&mut elsewhere.described, other);
+            assert!(refused(&elsewhere), "move {place}");
         }
     }
 

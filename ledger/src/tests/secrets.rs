@@ -190,7 +190,7 @@ impl Site {
 
     /// The answer to this question, which is asked again until there is one.
     async fn answer(&self, request: &frame::SecretRequest) -> frame::Secret {
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + Duration::from_mins(1);
         loop {
             let node = self.ground.node;
             let answer = self.ground.ledger.exchange_secret(node, request).await;
@@ -257,7 +257,7 @@ async fn joined(ledger: &Ledger, tenant: TenantId, key: &SigningKey) -> NodeId {
 
 /// Waits until something holds.
 async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_mins(1);
     while !holds().await {
         assert!(Instant::now() < end, "{what} did not come");
         sleep(Duration::from_millis(20)).await;
