@@ -117,7 +117,22 @@ fn request(echo: &Echo, path: &str, secret: &str) -> Value {
     json!({"url": url, "method": "GET", "secretRef": secret})
 }
 
-/// Batches that allow these, one each; a destructive command needs one.
+/// Postgres notes every statement with its parameters from now on.
+async fn tell_everything(postgres: &str) {
+    let mut url: Url = postgres.parse().unwrap();
+    url.set_username(ledger_servers::ADMIN).unwrap();
+    let mut conn = PgConnection::connect(url.as_str()).await.unwrap();
+    for statement in [
+        "ALTER SYSTEM SET log_statement = 'all'",
+        "ALTER SYSTEM SET log_parameter_max_length = -1",
+        "SELECT pg_reload_conf()",
+    ] {
+        sqlx::raw_sql(statement).execute(&mut conn).await.unwrap();
+    }
+    conn.close().await.unwrap();
+}
+
+/// A batch that allows these; a destructive command needs one.
 async fn allowed(up: &Up, node: &str, payloads: &[Value]) -> String {
     let commands: Vec<_> = payloads
         .iter()
@@ -135,20 +150,7 @@ async fn p6_a_secret_reaches_its_node_and_stands_nowhere_else() {
     let (folder, canary, echo) = (folder(), Canary::new(), Echo::start().await);
     let data = folder.path().join("data");
     let up = Up::start_with(&data, &["--log-level", "trace"]).await;
-    // Postgres notes every statement with its parameters, and keeps what it would discard.
-    let mut conn = PgConnection::connect(up.text("postgres")).await.unwrap();
-    for set in ["log_statement = 'all'", "log_parameter_max_length = -1"] {
-        let set = format!("ALTER SYSTEM SET {set}");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(set))
-            .execute(&mut conn)
-            .await
-            .unwrap();
-    }
-    sqlx::raw_sql("SELECT pg_reload_conf()")
-        .execute(&mut conn)
-        .await
-        .unwrap();
-    conn.close().await.unwrap();
+    tell_everything(up.text("postgres")).await;
     put(
         &up,
         &format!("{}\n", canary.value()),
