@@ -123,10 +123,9 @@ async fn answer(mut stream: TcpStream, heard: Arc<Mutex<Vec<String>>>) {
     }
     let request = String::from_utf8(request).unwrap();
     heard.lock().unwrap().push(request.clone());
-    let length = request.len();
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
-    let _ = stream
-        .write_all(format!("{head}{request}").as_bytes())
-        .await;
+    let bytes = request.len();
+    let answer =
+        format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\nconnection: close\r\n\r\n{request}");
+    let _ = stream.write_all(answer.as_bytes()).await;
     let _ = stream.shutdown().await;
 }

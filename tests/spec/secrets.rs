@@ -24,6 +24,8 @@ use sqlx::{Connection as _, PgConnection};
 
 use super::batches::{approved, folder};
 
+type Lie = Box<dyn Fn(Secret) -> Secret + Send>;
+
 const NAME: &str = "site-7/inventory-api";
 
 /// A password that nobody else has, and every form in which it would be the password still.
@@ -34,9 +36,8 @@ struct Canary {
 impl Canary {
     fn new() -> Self {
         let random: [u8; 16] = rand::random();
-        let digits: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         Self {
-            password: format!("canary-{digits}"),
+            password: format!("canary-{:032x}", u128::from_be_bytes(random)),
         }
     }
 
@@ -66,7 +67,8 @@ impl Canary {
             let whole = STANDARD.encode(format!("{before}{encoded}"));
             whole[4..whole.len() - 4].to_owned().into_bytes()
         });
-        [digits.as_bytes().to_vec(), encoded[8..].as_bytes().to_vec()]
+        [digits, &encoded[8..]]
+            .map(|text| text.as_bytes().to_vec())
             .into_iter()
             .chain([hex(digits), hex(&encoded[8..])])
             .chain(lists.into_iter().map(String::into_bytes))
@@ -260,11 +262,11 @@ async fn p6_no_gateway_reads_a_secret_or_puts_another_in_its_place() {
 
     // It reads every frame.
     let (seen, kept) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
-    let (sees, keeps) = (seen.clone(), kept.clone());
+    let (frames, answer) = (seen.clone(), kept.clone());
     liar.tell(move |_, frame| {
-        sees.lock().unwrap().extend(frame.encode().unwrap());
+        frames.lock().unwrap().extend(frame.encode().unwrap());
         if let Frame::Secret(secret) = &frame {
-            *keeps.lock().unwrap() = Some(secret.clone());
+            *answer.lock().unwrap() = Some(secret.clone());
         }
         vec![frame]
     });
@@ -305,7 +307,7 @@ async fn p6_no_gateway_reads_a_secret_or_puts_another_in_its_place() {
     // Values of its own in the place of the first answer: sealed as the service would, with the
     // signature of the true one; then what another command got; then without a signature.
     let node = site.node.parse().unwrap();
-    let lies: [(usize, Box<dyn Fn(Secret) -> Secret + Send>); 3] = [
+    let lies: [(usize, Lie); 3] = [
         (
             2,
             Box::new(move |mut secret| {
@@ -343,10 +345,10 @@ async fn p6_no_gateway_reads_a_secret_or_puts_another_in_its_place() {
         ),
     ];
     for (index, lie) in lies {
-        let mut lied = false;
+        let mut is_told = false;
         liar.tell(move |way, frame| match (way, frame) {
-            (Way::ToNode, Frame::Secret(secret)) if !lied => {
-                lied = true;
+            (Way::ToNode, Frame::Secret(secret)) if !is_told => {
+                is_told = true;
                 vec![lie(secret).into()]
             }
             (_, other) => vec![other],
