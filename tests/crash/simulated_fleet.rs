@@ -41,7 +41,7 @@ const KINDS: [(&str, &str); 6] = [
 ];
 
 /// Half of the kinds are destructive, and nobody approves batches here.
-const UNBATCHED: [&str; 2] = ["--unbatched-destructive-per-hour", "100000"];
+const UNBATCHED: [&str; 2] = ["--unbatched-destructive-per-hour", "1024"];
 
 /// What signs as `up` does, whose nodes take nothing else.
 async fn signer(up: &Up) -> Arc<Signer> {
