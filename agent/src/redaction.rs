@@ -1,7 +1,8 @@
 //! Takes the secrets that a command was given out of what it tells (P6).
 //!
 //! What an executor returns may repeat what it was told: a page that echoes the request, an error that quotes it. Each
-//! secret is looked for as it is and in the forms in which such pages write it, and gives way to `[secret NAME]`.
+//! secret is looked for as it is and in the forms in which such pages write it, and gives way to `[secret NAME]`. So does
+//! the larger part of a form that breaks off, and any part of one at the end of a text that was cut.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -14,6 +15,13 @@ use crate::kinds::Finished;
 /// The pieces of a secret that are looked for by themselves have at least so many bytes: `id` or `v1` would take the
 /// sense from every answer. A password is always looked for.
 const PIECE_BYTES_MIN: usize = 4;
+
+/// Most pieces of a secret that are looked for by themselves: each takes a walk through what was answered.
+const PIECES_MAX: usize = 64;
+/// A part of a form is taken for the secret when it is its beginning, with at least so many bytes and half of it.
+const PART_BYTES_MIN: usize = 8;
+/// The letters of a base64 form that are looked for within something longer are at least so many.
+const INNER_BYTES_MIN: usize = 8;
 
 /// Base64 as people write it: with the padding or without.
 const BASE64: engine::GeneralPurpose = engine::GeneralPurpose::new(
@@ -48,20 +56,22 @@ impl Redaction {
     pub(crate) fn add(&mut self, name: &str, secret: &[u8]) {
         let replacement = format!("[secret {name}]");
         let whole = Zeroizing::new(String::from_utf8_lossy(secret).into_owned());
-        let mut texts = vec![whole.clone()];
-        texts.push(Zeroizing::new(whole.trim().to_owned()));
+        let mut texts = vec![whole.clone(), Zeroizing::new(whole.trim().to_owned())];
+        let mut parts = Vec::new();
         // The scheme of an Authorization field is none of the secret (RFC 9110, 11.4).
         if let Some((scheme, rest)) = whole.trim().split_once(' ') {
             texts.push(Zeroizing::new(rest.trim().to_owned()));
-            texts.extend(pieces(rest));
+            parts.extend(pieces(rest));
             if scheme.eq_ignore_ascii_case("basic") {
                 texts.extend(user_and_password(rest.trim()));
             }
         } else {
-            texts.extend(pieces(&whole));
+            parts.extend(pieces(&whole));
         }
-        let mut written: Vec<_> = texts.iter().flat_map(|text| written(text)).collect();
-        texts.append(&mut written);
+        let mut ways: Vec<_> = texts.iter().flat_map(|text| encoded(text)).collect();
+        texts.extend(parts);
+        ways.extend(texts.iter().flat_map(|text| written(text)));
+        texts.append(&mut ways);
         for text in texts {
             let is_known = || self.patterns.iter().any(|known| known.text == text);
             if !text.is_empty() && !is_known() {
@@ -104,9 +114,14 @@ impl Redaction {
 
     /// A text without the secrets. What two of them cover together goes as one.
     pub(crate) fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        self.text_of(text, Ends::Whole)
+    }
+
+    /// The same for a text of which the rest was not read: a secret may begin in it and end in the rest.
+    pub(crate) fn text_of<'a>(&self, text: &'a str, ends: Ends) -> Cow<'a, str> {
         let mut found: Vec<(Range<usize>, &str)> = Vec::new();
         for pattern in &self.patterns {
-            pattern.find(text, &mut found);
+            pattern.find(text, ends, &mut found);
         }
         if found.is_empty() {
             return Cow::Borrowed(text);
@@ -126,27 +141,51 @@ impl Redaction {
     }
 }
 
+/// How a text ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ends {
+    /// By itself.
+    Whole,
+    /// Because no more of it was read.
+    Cut,
+}
+
 impl Pattern {
-    /// Every occurrence; those that overlap an earlier one of the same pattern are joined to it.
-    fn find<'a>(&'a self, text: &str, found: &mut Vec<(Range<usize>, &'a str)>) {
+    /// Every occurrence, and every beginning that breaks off late; those that overlap an earlier one of the same
+    /// pattern are joined to it.
+    fn find<'a>(&'a self, text: &str, ends: Ends, found: &mut Vec<(Range<usize>, &'a str)>) {
         let pattern = self.text.as_bytes();
         let first = found.len();
+        let mut add = |place: Range<usize>| {
+            // The pattern is UTF-8, but a part of it, or of the text, may end within a letter.
+            let place = place.start..text.floor_char_boundary(place.end);
+            match found[first..].last_mut() {
+                Some((last, _)) if place.start <= last.end => last.end = last.end.max(place.end),
+                Some(_) | None => found.push((place, &self.replacement)),
+            }
+        };
+        let is_part = |length: usize| {
+            length >= PART_BYTES_MIN.max(pattern.len().div_ceil(2)) && length < pattern.len()
+        };
         let mut matched = 0;
         for (at, byte) in text.bytes().enumerate() {
+            let before = matched;
             while matched > 0 && (matched == pattern.len() || pattern[matched] != byte) {
                 matched = self.borders[matched - 1];
             }
             if pattern[matched] == byte {
                 matched += 1;
             }
-            if matched == pattern.len() {
-                // Both are UTF-8, so an occurrence begins and ends between letters.
-                let place = at + 1 - matched..at + 1;
-                match found[first..].last_mut() {
-                    Some((last, _)) if place.start <= last.end => last.end = place.end,
-                    Some(_) | None => found.push((place, &self.replacement)),
-                }
+            if matched <= before && is_part(before) {
+                add(at - before..at);
             }
+            if matched == pattern.len() {
+                add(at + 1 - matched..at + 1);
+            }
+        }
+        let is_begun = ends == Ends::Cut && matched > 0;
+        if is_begun || is_part(matched) {
+            add(text.len() - matched..text.len());
         }
     }
 }
@@ -176,6 +215,7 @@ fn pieces(text: &str) -> impl Iterator<Item = Zeroizing<String>> {
     whole
         .chain(values)
         .filter(|piece| piece.len() >= PIECE_BYTES_MIN)
+        .take(PIECES_MAX)
         .map(|piece| Zeroizing::new(piece.to_owned()))
 }
 
@@ -227,6 +267,50 @@ fn written(text: &str) -> Vec<Zeroizing<String>> {
     ways
 }
 
+/// What a text becomes in a page or a dump: in HTML, as the common libraries escape it; in base64, by itself and
+/// within something longer; in hex; letter by letter in JSON.
+fn encoded(text: &str) -> Vec<Zeroizing<String>> {
+    let mut ways = Vec::new();
+    for [quote, apostrophe] in [
+        ["&quot;", "&#x27;"],
+        ["&quot;", "&#39;"],
+        ["&quot;", "&#039;"],
+        ["&#34;", "&#39;"],
+        ["\"", "'"],
+    ] {
+        let html = text.replace('&', "&amp;").replace('<', "&lt;");
+        let html = html.replace('>', "&gt;").replace('"', quote);
+        ways.push(html.replace('\'', apostrophe));
+    }
+    for engine in [
+        engine::general_purpose::STANDARD_NO_PAD,
+        engine::general_purpose::URL_SAFE_NO_PAD,
+    ] {
+        ways.push(engine.encode(text));
+        for before in 1..3 {
+            // Without the letters that what stands before and after has a part in.
+            let mut longer = Zeroizing::new(vec![0; before]);
+            longer.extend_from_slice(text.as_bytes());
+            let whole = Zeroizing::new(engine.encode(&longer));
+            let end = longer.len() / 3 * 4;
+            let inner = whole.get(before + 1..end).unwrap_or_default();
+            if inner.len() >= INNER_BYTES_MIN {
+                ways.push(inner.to_owned());
+            }
+        }
+    }
+    let hex = hex::encode(text);
+    ways.push(hex.to_uppercase());
+    ways.push(hex);
+    ways.push(text.encode_utf16().fold(String::new(), |mut json, unit| {
+        let digits = unit.to_be_bytes();
+        json.push_str("\\u");
+        json.push_str(&hex::encode(digits));
+        json
+    }));
+    ways.into_iter().map(Zeroizing::new).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -261,6 +345,80 @@ mod tests {
         }
         let user = "the user root was let in by Basic authentication";
         assert_eq!(redaction.text(user), user);
+    }
+
+    #[test]
+    fn p6_a_page_that_encodes_a_secret_keeps_none_of_it() {
+        let pair = "root:KANARIE&<p>\"w'+/7f3a91";
+        let secret = format!("Basic {}", BASE64.encode(pair));
+        let (redaction, password) = (redaction(&secret), &pair["root:".len()..]);
+        let html = password
+            .replace('&', "&amp;")
+            .replace('<', "&lt;")
+            .replace('>', "&gt;");
+        let letters: Vec<_> = password
+            .bytes()
+            .map(|byte| format!("\\u{:04x}", u16::from(byte)))
+            .collect();
+        for told in [
+            html.replace('"', "&quot;").replace('\'', "&#x27;"),
+            html.replace('"', "&#34;").replace('\'', "&#39;"),
+            html,
+            letters.concat(),
+            hex::encode(&secret),
+            hex::encode_upper(password),
+        ] {
+            let clean = redaction.text(&format!("<b>{told}</b>")).into_owned();
+            assert_eq!(clean, "<b>[secret bmc/rack-7]</b>", "{told}");
+        }
+        for before in ["", "x", "xx", "a longer beginning "] {
+            for text in [&secret, pair, password] {
+                let told = BASE64.encode(format!("{before}{text} and more"));
+                let clean = redaction.text(&told);
+                assert!(clean.contains("[secret bmc/rack-7]"), "{told} {clean}");
+                // At both ends a letter may hold bits of what stands beside it.
+                assert!(
+                    clean.len() < told.len() - BASE64.encode(text).len() + 32,
+                    "{clean}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn p6_a_secret_that_breaks_off_leaves_at_most_its_smaller_half() {
+        let token = "c4n4ry-0123456789abcdef-0123456789ab";
+        let redaction = redaction(&format!("Bearer {token}"));
+        let told = redaction
+            .text("bad token c4n4ry-0123456789abcdef-01234****")
+            .into_owned();
+        assert_eq!(told, "bad token [secret bmc/rack-7]****");
+        assert_eq!(
+            redaction.text("Bearer of news, canary of the mine"),
+            "Bearer of news, canary of the mine"
+        );
+    }
+
+    #[test]
+    fn p6_where_an_answer_was_cut_no_beginning_of_a_secret_stays() {
+        let token: Vec<_> = (0..200).map(|number| format!("{number:03}")).collect();
+        let secret = format!("Bearer é{}", token.concat());
+        let redaction = redaction(&secret);
+        let whole = format!("{secret}{secret}");
+        for cut in (1..whole.len()).filter(|cut| whole.is_char_boundary(*cut)) {
+            let clean = redaction.text_of(&whole[..cut], Ends::Cut);
+            assert_eq!(clean, "[secret bmc/rack-7]", "{cut}");
+        }
+    }
+
+    #[test]
+    fn p6_a_secret_of_many_pieces_does_not_make_many_walks() {
+        let secret = "abcd ".repeat(3_000);
+        let pieces: Vec<String> = (0..3_000).map(|number| format!("{number:04}")).collect();
+        for secret in [secret, pieces.join(" ")] {
+            let patterns = redaction(&secret).patterns.len();
+            assert!(patterns < 500, "{patterns}");
+        }
     }
 
     #[test]

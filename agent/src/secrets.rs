@@ -24,7 +24,7 @@ use crate::{
     error::chain,
     kinds::Finished,
     limits::{SECRET_WAIT_SECONDS_MAX, VALUE_CHARS_MAX},
-    redaction::Redaction,
+    redaction::{Ends, Redaction},
     sysfs::clean,
 };
 
@@ -189,11 +189,16 @@ impl Secrets {
 
     /// A text of the other side without the command's secrets; for what is cut before it is returned.
     pub(crate) fn redact(&self, text: &str) -> String {
+        self.redact_to(text, Ends::Whole)
+    }
+
+    /// The same for a text of which the rest may not have been read.
+    pub(crate) fn redact_to(&self, text: &str, ends: Ends) -> String {
         let redaction = self
             .redaction
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        redaction.text(text).into_owned()
+        redaction.text_of(text, ends).into_owned()
     }
 
     /// How the command ended, without its secrets.

@@ -59,6 +59,8 @@ pub const FORGET_PAGE_ROWS: u32 = 1_000;
 pub const FORGET_PAGES_MAX: u32 = 20;
 /// How often secrets under an older master key are looked for.
 pub const REKEY_EVERY: Duration = Duration::from_secs(5);
+/// Secrets that cannot be read of which the log says so one by one.
+pub const UNREADABLE_TOLD_MAX: usize = 1_000;
 /// Secrets that are put under the new master key at once.
 pub const REKEY_PAGE_ROWS: u32 = 200;
 /// Most versions of trust bundles that are left out at once: far more than were ever published, so

@@ -228,3 +228,25 @@ pub async fn rekey(
     .await?;
     Ok(done.rows_affected() == 1)
 }
+
+/// Under which other master keys there are secrets, and how many under each.
+pub async fn under_others(
+    conn: &mut PgConnection,
+    known: &[KeyId],
+) -> Result<Vec<(KeyId, u64)>, Error> {
+    let known: Vec<&[u8]> = known.iter().map(<[u8; KEY_ID_BYTES]>::as_slice).collect();
+    let rows: Vec<(Vec<u8>, i64)> = sqlx::query_as(
+        "SELECT key_id, count(*) FROM secrets WHERE key_id <> ALL($1)
+         GROUP BY key_id ORDER BY key_id",
+    )
+    .bind(known)
+    .fetch_all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|(key, secrets)| {
+            // A constraint of the table holds the length.
+            let key = key.try_into().unwrap_or_default();
+            Ok((key, unsigned(secrets, "secrets", "count", &"key_id")?))
+        })
+        .collect()
+}

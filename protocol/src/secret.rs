@@ -38,7 +38,7 @@ const TAG_BYTES: usize = 16;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "must be 1 to {SECRET_NAME_BYTES_MAX} characters of a-z, 0-9, '.', '_', '-' and '/', with a letter \
-     or a digit at both ends"
+     or a digit at both ends of each part between slashes"
 )]
 pub struct InvalidName;
 
@@ -48,11 +48,12 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
     let is_end = |byte: Option<&u8>| {
         byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
     };
-    let within = |byte: &u8| is_end(Some(byte)) || b"._-/".contains(byte);
-    let holds = bytes.len() <= SECRET_NAME_BYTES_MAX
-        && is_end(bytes.first())
-        && is_end(bytes.last())
-        && bytes.iter().all(within);
+    let within = |byte: &u8| is_end(Some(byte)) || b"._-".contains(byte);
+    // So no part is empty, `.` or `..`, which a store that has paths would take for something else.
+    let is_part =
+        |part: &[u8]| is_end(part.first()) && is_end(part.last()) && part.iter().all(within);
+    let holds =
+        bytes.len() <= SECRET_NAME_BYTES_MAX && bytes.split(|byte| *byte == b'/').all(is_part);
     holds.then_some(()).ok_or(InvalidName)
 }
 

@@ -389,3 +389,25 @@ async fn p6_a_master_key_is_the_owners_file_alone() {
     assert_eq!(process.ended().await.code(), Some(2));
     assert!(process.tail().contains("chmod 600"), "{}", process.tail());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn p6_secrets_under_a_key_that_was_not_given_are_told_once() {
+    let folder = folder();
+    let (data, key) = (folder.path().join("data"), folder.path().join("other.key"));
+    let up = Up::start(&data).await;
+    put(&up, "Bearer hunter2", &[]).await;
+    let listed = up.admin.call("secrets.list", json!({})).await.ok();
+    let id = listed["items"][0]["keyId"].as_str().unwrap().to_owned();
+    let told = "secrets are under a master key that this service was not given";
+    assert!(!up.said().contains(told));
+    assert!(up.stop().await.success());
+    let key = key.to_str().unwrap();
+    Process::output(&["secret", "keygen", key]).await;
+    let up = Up::start_with(&data, &["--secrets-key", key]).await;
+    ledger_tests::wait::until("it is told", async || up.said().contains(told)).await;
+    let said = up.said();
+    let lines: Vec<_> = said.lines().filter(|line| line.contains(told)).collect();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains(&id), "{id}: {lines:?}");
+    assert!(up.stop().await.success());
+}

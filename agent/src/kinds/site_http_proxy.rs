@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     limits::{SITE_BODY_KEPT_BYTES_MAX, SITE_FIELD_CHARS_MAX},
+    redaction::Ends,
     secrets::Secrets,
     sysfs::clean,
 };
@@ -142,10 +143,18 @@ fn result(answer: &Answer, secrets: &Secrets) -> Value {
     if answer.body.is_empty() {
         return result;
     }
-    let text = String::from_utf8_lossy(&answer.body);
+    let (body, ends) = if answer.is_cut {
+        // A letter that was cut in two would hide that a secret begins before it.
+        let rest = answer.body.utf8_chunks().last();
+        let rest = rest.map_or(0, |chunk| chunk.invalid().len());
+        (&answer.body[..answer.body.len() - rest], Ends::Cut)
+    } else {
+        (answer.body.as_slice(), Ends::Whole)
+    };
+    let text = String::from_utf8_lossy(body);
     let is_lossy = matches!(&text, std::borrow::Cow::Owned(_));
     // Before the cut, which could leave a part of a secret that is no longer known as one.
-    let text = secrets.redact(&text);
+    let text = secrets.redact_to(&text, ends);
     let kept = cut(&text, SITE_BODY_KEPT_BYTES_MAX);
     if kept.len() < text.len() || answer.is_cut {
         result["bodyTruncated"] = json!(true);

@@ -1,11 +1,12 @@
 //! Where secrets are kept.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use ledger_projections::secrets::{self, Described, Stored};
+use ledger_projections::secrets::{self, Described, KeyId, Stored};
 use ledger_protocol::event::Actor;
 use ledger_protocol::id::{NodeId, TenantId};
 use ledger_protocol::secret::SecretValue;
@@ -14,7 +15,7 @@ use sqlx::PgPool;
 use tokio_util::sync::CancellationToken;
 
 use super::{MasterKeys, PutSecret, SecretError};
-use crate::limits::{PUT_SECRET_ATTEMPTS_MAX, REKEY_EVERY, REKEY_PAGE_ROWS};
+use crate::limits::{PUT_SECRET_ATTEMPTS_MAX, REKEY_EVERY, REKEY_PAGE_ROWS, UNREADABLE_TOLD_MAX};
 
 /// A secret as its store holds it.
 #[derive(Debug)]
@@ -130,7 +131,7 @@ impl DatabaseStore {
     /// Puts what is under an older master key under the first, page by page, until `shutdown`; then the
     /// older is needed no more. Any number of processes may do so at once.
     pub async fn run(&self, shutdown: CancellationToken) {
-        let mut after = None;
+        let (mut after, mut told) = (None, Told::default());
         let mut look = tokio::time::interval(REKEY_EVERY);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -138,7 +139,11 @@ impl DatabaseStore {
                 _ = look.tick() => {}
                 () = shutdown.cancelled() => return,
             }
-            after = self.rekey(after).await.unwrap_or_else(|error| {
+            let looked = async {
+                self.tell_unknown(&mut told).await?;
+                self.rekey(after.take(), &mut told).await
+            };
+            after = looked.await.unwrap_or_else(|error| {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(error, "secrets could not be put under the new master key");
                 None
@@ -146,10 +151,33 @@ impl DatabaseStore {
         }
     }
 
+    /// Says under which master keys there are secrets that nobody here can open. Said again when that
+    /// changes.
+    async fn tell_unknown(&self, told: &mut Told) -> Result<(), SecretError> {
+        let mut known = self.keys.old_ids();
+        known.push(self.keys.first_id());
+        let mut conn = self.pool.acquire().await?;
+        let unknown = secrets::under_others(&mut conn, &known).await?;
+        if unknown != told.unknown {
+            for (key, secrets) in &unknown {
+                let key = hex::encode(key);
+                tracing::warn!(
+                    key,
+                    secrets,
+                    "secrets are under a master key that this service was not given; no command \
+                     gets them: give the key with --secrets-key, or put them anew"
+                );
+            }
+            told.unknown = unknown;
+        }
+        Ok(())
+    }
+
     /// Puts one page under the first key; answers where the next begins.
-    pub(super) async fn rekey(
+    async fn rekey(
         &self,
         after: Option<(TenantId, String)>,
+        told: &mut Told,
     ) -> Result<Option<(TenantId, String)>, SecretError> {
         let old = self.keys.old_ids();
         if old.is_empty() {
@@ -168,7 +196,13 @@ impl DatabaseStore {
                 Err(error) => {
                     let error = &error as &dyn std::error::Error;
                     let (tenant, secret) = (described.tenant, &described.name);
-                    tracing::warn!(%tenant, secret, error, "a secret stays under its master key");
+                    if told.is_news(stored) {
+                        tracing::warn!(
+                            %tenant, secret, error,
+                            "a secret cannot be read and stays under its master key: put it anew, or \
+                             delete it"
+                        );
+                    }
                     continue;
                 }
             };
@@ -181,5 +215,20 @@ impl DatabaseStore {
         }
         let last = page.into_iter().nth(REKEY_PAGE_ROWS as usize - 1);
         Ok(last.map(|last| (last.described.tenant, last.described.name)))
+    }
+}
+
+/// What was said already, so that a row that stays as it is makes one line of the log.
+#[derive(Debug, Default)]
+struct Told {
+    unknown: Vec<(KeyId, u64)>,
+    unreadable: BTreeSet<(TenantId, String, u64)>,
+}
+
+impl Told {
+    fn is_news(&mut self, stored: &Stored) -> bool {
+        let described = &stored.described;
+        let row = (described.tenant, described.name.clone(), described.version);
+        self.unreadable.len() < UNREADABLE_TOLD_MAX && self.unreadable.insert(row)
     }
 }

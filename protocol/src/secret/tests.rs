@@ -131,7 +131,14 @@ fn p6_a_value_has_a_limit_and_shows_itself_nowhere() {
 
 #[test]
 fn p6_a_name_has_one_form() {
-    for name in ["a", "bmc", "site-1/bmc.admin", "9_x", &"a".repeat(200)] {
+    for name in [
+        "a",
+        "bmc",
+        "site-1/bmc.admin",
+        "9_x",
+        "a..b",
+        &"a".repeat(200),
+    ] {
         assert_eq!(check_name(name), Ok(()), "{name}");
     }
     for name in [
@@ -143,6 +150,10 @@ fn p6_a_name_has_one_form() {
         "a\n",
         "-a",
         "ä",
+        "a//b",
+        "a/../b",
+        "a/./b",
+        "a/-b",
         &"a".repeat(201),
     ] {
         assert_eq!(check_name(name), Err(InvalidName), "{name}");

@@ -146,6 +146,24 @@ async fn p6_a_secret_that_the_cut_would_divide_is_taken_out_before() {
 }
 
 #[tokio::test]
+async fn p6_an_answer_that_repeats_the_secret_beyond_what_is_read_keeps_none_of_it() {
+    // What is read ends within the secret, wherever that is.
+    for offset in 0..TOKEN.len() {
+        let body = format!(
+            "{}{}",
+            "-".repeat(offset),
+            TOKEN.repeat(1_200_000 / TOKEN.len())
+        );
+        let site = FakeSite::start(move |_| Reply::with(200, "", &body)).await;
+        let report = run(json!({ "url": site.url("/"), "method": "GET", "secretRef": "a" })).await;
+        let result = report.result.unwrap();
+        assert_eq!(result["bodyTruncated"], true);
+        let clean = format!("{}[secret a]", "-".repeat(offset));
+        assert_eq!(result["body"], clean);
+    }
+}
+
+#[tokio::test]
 async fn d13_a_long_body_is_read_to_a_bound_and_kept_to_another() {
     for body in ["\u{1}".repeat(2 * 1024 * 1024), "ä".repeat(30_000)] {
         let whole = body.clone();
