@@ -31,11 +31,11 @@ mod guarded;
 
 use guarded::{Guarded, refusal};
 
-/// Serves HTTP/1.1 until `shutdown`; then no connection is accepted, requests in progress get
+/// Serves HTTP/1.1 until `shutdown`, and says that `what` is served; then no connection is accepted, requests in progress get
 /// [`limits::DRAIN_MAX`] to end, and what is left is cut off.
-pub async fn serve(listener: TcpListener, router: Router, shutdown: CancellationToken) {
+pub async fn serve(what: &str, listener: TcpListener, router: Router, shutdown: CancellationToken) {
     if let Ok(address) = listener.local_addr() {
-        info!(%address, "the API is served");
+        info!(%address, "{what} is served");
     }
     let connections = TaskTracker::new();
     let slots = Arc::new(Semaphore::new(limits::CONNECTIONS_MAX));

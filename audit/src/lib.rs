@@ -5,21 +5,30 @@
 //! daily life. This is the proof: [`replay`] folds the log from position 1 with the same pure
 //! functions that decided it, makes of the folds what each table must hold, and compares column by
 //! column. A row that was changed, removed or added behind the ledger's back is named.
+//!
+//! For those who do not trust this database there is the log's tree: [`checkpoint`] grows and signs
+//! it, [`router`] serves it to any client of C2SP tlog-tiles (SPEC U1).
 
 mod check;
+mod checkpointer;
 mod error;
 mod fold;
 mod limits;
 mod log;
+mod log_key;
 mod replay;
 mod report;
 mod scopes;
+mod serve;
 mod tables;
 #[cfg(test)]
 mod tests;
 mod trust;
 
 pub use check::{Checked, check};
+pub use checkpointer::{Checkpointing, checkpoint};
 pub use error::Error;
+pub use log_key::{HeldLogKey, LogKey, LogKeyFailure, SigningNote};
 pub use replay::replay;
 pub use report::{Difference, Report};
+pub use serve::router;

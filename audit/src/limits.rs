@@ -18,3 +18,27 @@ pub(crate) const VIOLATIONS_MAX: usize = 1_000;
 pub(crate) const LOOK_SECONDS: u32 = 10;
 /// How late a sweep may be before a command that has not ended counts as overdue, in seconds.
 pub(crate) const SWEEP_LATE_SECONDS: u32 = 60;
+/// Largest memory of the log's signer that is read, in bytes: a note with one signature.
+pub(crate) const MEMORY_BYTES_MAX: u64 = 16 * 1024;
+/// Between two checkpoints while the log grows; SPEC U1 asks for one each second at least.
+pub(crate) const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
+/// Between two looks at the log, also when nobody told of growth.
+pub(crate) const LOG_LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Events of one read for the tree; each may have 64 KiB.
+pub(crate) const LEAVES_PAGE_ROWS: u32 = 512;
+/// Leaves whose tiles wait to be written, at most, but for one page.
+pub(crate) const LEAVES_UNWRITTEN_MAX: u64 = 4_096;
+/// How long the checkpointer's lease lasts when its holder dies.
+pub(crate) const CHECKPOINTER_LEASE: Duration = Duration::from_secs(6);
+/// Renewals in the time of one lease.
+pub(crate) const CHECKPOINTER_RENEWALS: u32 = 4;
+/// Between two attempts to become the checkpointer, or to go on after a failure.
+pub(crate) const CHECKPOINTER_RETRY: Duration = Duration::from_secs(1);
+/// After a refusal to sign: another process may try in the meantime.
+pub(crate) const CHECKPOINTER_REFUSED_PAUSE: Duration = Duration::from_secs(2);
+/// Between two tellings of the same alarm, and between two summaries.
+pub(crate) const TOLD_EVERY: Duration = Duration::from_mins(1);
+/// One step of the checkpointer, or one question of who reads the log.
+pub(crate) const LOG_STEP_WITHIN: Duration = Duration::from_secs(15);
+/// Resources of the log that are read at once; the others wait.
+pub(crate) const LOG_READS_AT_ONCE: usize = 8;

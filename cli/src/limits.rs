@@ -69,6 +69,8 @@ pub(crate) const SERVER_RESTART_AFTER_MIN: Duration = Duration::from_millis(200)
 pub(crate) const SERVER_RESTART_AFTER_MAX: Duration = Duration::from_secs(10);
 /// How long `up` waits for the stream that the publisher makes.
 pub(crate) const UP_STREAM_WITHIN: Duration = Duration::from_secs(10);
+/// How long `up` waits for the first checkpoint of the log.
+pub(crate) const UP_CHECKPOINT_WITHIN: Duration = Duration::from_secs(10);
 /// How long `up` waits for the sessions of its nodes, apart from what each node adds.
 pub(crate) const UP_SESSIONS_WITHIN: Duration = Duration::from_mins(1);
 /// What each node adds to that time: joins happen one after the other.

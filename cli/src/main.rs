@@ -11,6 +11,7 @@ mod gateway_at;
 mod key_file;
 mod lifecycle;
 mod limits;
+mod log;
 mod nats;
 mod output;
 mod postgres;

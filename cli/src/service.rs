@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ledger::secrets::{self, DatabaseStore, MasterKeys};
 use ledger::{Clock, Ledger};
+use ledger_audit::Checkpointing;
 use ledger_gateway::{CertificateAuthority, Gateway};
 use ledger_protocol::kind::Registry;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -99,12 +100,41 @@ impl Service {
         endings: Endings,
     ) {
         let api = ledger_api::Api::new(self.core.ledger.clone(), options, self.edge.tasks());
-        let serving = ledger_api::serve(listener, ledger_api::router(api), self.edge.token());
+        let serving = ledger_api::serve(
+            "the API",
+            listener,
+            ledger_api::router(api),
+            self.edge.token(),
+        );
         let serving = async {
             serving.await;
             Ok::<_, anyhow::Error>(())
         };
         self.edge.essential("the API", endings, serving);
+    }
+
+    /// Serves the log to whoever verifies it.
+    pub(crate) fn start_log(&self, listener: TcpListener, endings: Endings) {
+        let router = ledger_audit::router(self.core.ledger.pool().clone());
+        let serving = ledger_api::serve("the log", listener, router, self.edge.token());
+        let serving = async {
+            serving.await;
+            Ok::<_, anyhow::Error>(())
+        };
+        self.edge.essential("the log's listener", endings, serving);
+    }
+
+    /// Grows the log's tree and signs it.
+    pub(crate) fn start_checkpointer(&self, checkpointing: Checkpointing) {
+        let (ledger, holder) = (self.core.ledger.clone(), self.core.holder.clone());
+        self.workers.worker("the checkpointer", move |token| {
+            let (ledger, holder) = (ledger.clone(), holder.clone());
+            let checkpointing = checkpointing.clone();
+            async move {
+                ledger_audit::checkpoint(ledger, checkpointing, holder, token).await;
+                Ok::<_, anyhow::Error>(())
+            }
+        });
     }
 
     /// Serves the nodes.

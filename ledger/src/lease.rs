@@ -94,7 +94,7 @@ pub async fn release(pool: &PgPool, fence: &Fence) -> Result<(), Error> {
 }
 
 /// Whether the fence still stands; it then does until the transaction ends.
-pub(crate) async fn stands(conn: &mut PgConnection, fence: &Fence) -> Result<bool, Error> {
+pub async fn stands(conn: &mut PgConnection, fence: &Fence) -> Result<bool, Error> {
     let term: Option<i64> = sqlx::query_scalar("SELECT term FROM leases WHERE name = $1 FOR SHARE")
         .bind(&fence.name)
         .fetch_optional(conn)

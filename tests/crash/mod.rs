@@ -1,6 +1,7 @@
 //! What must hold while something dies.
 
 mod any_part;
+mod checkpointer;
 mod lost_gateway;
 mod parts;
 mod publisher;

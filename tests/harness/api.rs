@@ -49,7 +49,8 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let api = Api::new(ledger.clone(), Options::default(), &edge.0);
-        let serving = ledger_api::serve(listener, ledger_api::router(api), edge.1.clone());
+        let serving =
+            ledger_api::serve("the API", listener, ledger_api::router(api), edge.1.clone());
         edge.0.spawn(serving);
         Self {
             ledger,

@@ -155,7 +155,7 @@ impl Up {
     }
 
     fn assert_closed(&self) {
-        for field in ["api", "gateway", "nats"] {
+        for field in ["api", "gateway", "nats", "log"] {
             let url: Url = self.text(field).parse().unwrap();
             let port = url.port().unwrap();
             let open = TcpStream::connect(("127.0.0.1", port)).is_ok();

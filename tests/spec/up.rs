@@ -1,7 +1,8 @@
 //! The whole of it through `command-ledger up --json`, as a stranger uses it (SPEC section 12).
 
 use futures_util::StreamExt as _;
-use ledger_tests::http::Caller;
+use ledger_protocol::tlog::{Checkpoint, Note, VerifierKey};
+use ledger_tests::http::{self, Caller};
 use ledger_tests::nats::{self, Message, assert_whole};
 use ledger_tests::process::Process;
 use ledger_tests::tree;
@@ -56,6 +57,7 @@ async fn list(up: &Up) -> Vec<Value> {
 async fn h1_up_runs_the_whole_loop_and_leaves_nothing_behind() {
     let folder = folder();
     let up = Up::start(folder.path()).await;
+    a_checkpoint(&up).await;
     section_12(&up, folder.path());
 
     // Whoever subscribes sees the end, and whoever asks then sees it too (L8).
@@ -96,6 +98,18 @@ async fn h1_up_runs_the_whole_loop_and_leaves_nothing_behind() {
     assert!(up.stop().await.success());
 }
 
+/// The log is signed by the key that the ready line names (SPEC U1).
+async fn a_checkpoint(up: &Up) {
+    let url = format!("{}/checkpoint", up.text("log"));
+    let answer = http::client().get(url).send().await.unwrap();
+    let note = Note::parse(&answer.bytes().await.unwrap()).unwrap();
+    let key: VerifierKey = up.text("logPublicKey").parse().unwrap();
+    note.verify(std::slice::from_ref(&key)).unwrap();
+    let checkpoint = Checkpoint::parse(note.text()).unwrap();
+    assert_eq!(checkpoint.origin(), key.name().as_str());
+    assert!(checkpoint.head().size > 0);
+}
+
 /// The fields of the ready line.
 fn section_12(up: &Up, folder: &std::path::Path) {
     assert_eq!(up.line["pid"], up.pid());
@@ -108,7 +122,12 @@ fn section_12(up: &Up, folder: &std::path::Path) {
     );
     assert_eq!(up.line["nodes"].as_array().unwrap().len(), 1);
     assert!(up.node(0).starts_with("node_") && up.text("tenantId").starts_with("tenant_"));
-    for (field, scheme) in [("api", "http"), ("gateway", "https"), ("nats", "nats")] {
+    for (field, scheme) in [
+        ("api", "http"),
+        ("gateway", "https"),
+        ("nats", "nats"),
+        ("log", "http"),
+    ] {
         let url: Url = up.text(field).parse().unwrap();
         assert_eq!(url.scheme(), scheme, "{url}");
         assert_eq!(url.host_str(), Some("127.0.0.1"), "only loopback: {url}");

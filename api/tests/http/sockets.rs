@@ -33,7 +33,7 @@ async fn serve(world: &World) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
-    let served = ledger_api::serve(listener, world.router.clone(), shutdown.clone());
+    let served = ledger_api::serve("the API", listener, world.router.clone(), shutdown.clone());
     Server {
         address,
         shutdown,

@@ -1,8 +1,11 @@
 //! `audit`: what the ledger says happened, checked.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand};
 use ledger_audit::{Checked, Error, Report};
 use ledger_protocol::kind::Registry;
+use ledger_protocol::tlog::KeyName;
 use serde_json::json;
 
 use crate::exit::{Code, Failure};
@@ -37,6 +40,16 @@ enum Verb {
         #[command(flatten)]
         postgres: PostgresOption,
     },
+    /// Print the key that others verify the log with, as `audit verify` and any client of signed notes
+    /// take it
+    Key {
+        /// The log's private key, as `serve --log-key` has it, or its public key
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// Name of the log, as `serve --log-origin` has it
+        #[arg(long, value_name = "NAME")]
+        origin: KeyName,
+    },
 }
 
 /// Does what the verb says.
@@ -52,6 +65,9 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             let kinds = Registry::builtin();
             let checked = ledger_audit::check(&pool, &kinds).await.map_err(told)?;
             tell_checked(&checked, json, output)
+        }
+        Verb::Key { key, origin } => {
+            output.line(&crate::log::verifier_key(&key, origin)?.to_string())
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::exit::{Failure, LISTEN_ELSEWHERE};
 use crate::gateway_at;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::CONNECTIONS_DEFAULT;
+use crate::log::LogOptions;
 use crate::nats;
 use crate::postgres::PostgresOption;
 use crate::secret::Secret;
@@ -72,6 +73,8 @@ pub(crate) struct Options {
     allowance: Allowance,
     #[command(flatten)]
     secrets_key: SecretsKey,
+    #[command(flatten)]
+    log: LogOptions,
     /// Connections to Postgres
     #[arg(long, value_name = "CONNECTIONS", default_value_t = CONNECTIONS_DEFAULT,
           value_parser = clap::value_parser!(u32).range(2..=500))]
@@ -94,6 +97,7 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         None => Policy::default(),
     };
     let master_keys = options.secrets_key.read()?;
+    let checkpointing = options.log.read()?;
     let signing = Signing {
         approval: options.allowance.in_policy(approval),
         approvers_named: options.approvers.is_some(),
@@ -114,13 +118,26 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
     let listener = listen(options.listen).await;
     let listener = listener.map_err(|failure| failure.advised(LISTEN_ELSEWHERE))?;
 
+    let log_listener = match options.log.log_listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+
     let service = Service::new(core);
     let (endings, ended) = endings();
     let surroundings = ledger_api::Options {
         gateway: options.gateway,
         ca_certificate,
     };
+    if let Some(listener) = log_listener {
+        service.start_log(listener, endings.clone());
+    }
     service.start_api(listener, surroundings, endings);
+    if let Some(checkpointing) = checkpointing {
+        service.start_checkpointer(checkpointing);
+    } else {
+        tracing::warn!("no --log-key: this process does not sign the log");
+    }
     if let Some(keys) = &master_keys {
         service.start_keeper(keys);
     } else {

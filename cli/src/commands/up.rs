@@ -102,6 +102,8 @@ struct Line<'a> {
     pid: u32,
     quorum: u32,
     approvers: Vec<Approver<'a>>,
+    log: &'a str,
+    log_public_key: &'a str,
 }
 
 #[derive(Serialize)]
@@ -147,6 +149,8 @@ fn tell(ready: &Ready, home: &Home, json: bool, output: &mut Output) -> Result<(
         pid: std::process::id(),
         quorum: ready.quorum,
         approvers: ready.approvers.iter().map(Approver::of).collect(),
+        log: &ready.log,
+        log_public_key: &ready.log_public_key,
     };
     output.line(&serde_json::to_string(&line)?)
 }
@@ -220,6 +224,8 @@ mod tests {
             nodes: Vec::new(),
             quorum: 0,
             approvers: Vec::new(),
+            log: "http://127.0.0.1:4".to_owned(),
+            log_public_key: "log+1+key".to_owned(),
         };
         let banner = banner(&ready, "/a b");
         for line in [

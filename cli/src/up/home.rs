@@ -34,6 +34,7 @@ pub(crate) struct State {
     pub(crate) token: Option<String>,
     pub(crate) api_port: Option<u16>,
     pub(crate) gateway_port: Option<u16>,
+    pub(crate) log_port: Option<u16>,
     /// What tells this folder from every other one, also from one at the same path elsewhere.
     pub(crate) instance: Option<String>,
     /// The nodes, in the order of their numbers.

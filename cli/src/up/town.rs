@@ -7,12 +7,15 @@ use std::sync::Arc;
 use ledger::Clock;
 use ledger::secrets::MasterKeys;
 use ledger_api::auth::{Grant, NewToken, create_tenant, create_token};
+use ledger_audit::Checkpointing;
 use ledger_gateway::CertificateAuthority;
 use ledger_nats::STREAM;
+use ledger_projections::log_tree;
 use ledger_protocol::batch::create::Policy;
 use ledger_protocol::event::Approver;
 use ledger_protocol::id::{NodeId, TenantId};
 use serde_json::json;
+use sqlx::PgPool;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
@@ -26,10 +29,11 @@ use crate::exit::Failure;
 use crate::key_file;
 use crate::lifecycle::{Endings, Phase};
 use crate::limits::{
-    UP_CERTIFICATE_SECONDS, UP_CONNECTIONS, UP_LOOK_EVERY, UP_STOP_EDGE_WITHIN,
-    UP_STOP_LEDGER_WITHIN, UP_STOP_SERVERS_WITHIN, UP_STOP_SESSIONS_WITHIN, UP_STOP_WORKERS_WITHIN,
-    UP_STREAM_WITHIN,
+    UP_CERTIFICATE_SECONDS, UP_CHECKPOINT_WITHIN, UP_CONNECTIONS, UP_LOOK_EVERY,
+    UP_STOP_EDGE_WITHIN, UP_STOP_LEDGER_WITHIN, UP_STOP_SERVERS_WITHIN, UP_STOP_SESSIONS_WITHIN,
+    UP_STOP_WORKERS_WITHIN, UP_STREAM_WITHIN,
 };
+use crate::log;
 use crate::nats;
 use crate::secret::Secret;
 use crate::secrets_key::{self, SecretsKey};
@@ -46,11 +50,14 @@ const SOURCE: &str = "/command-ledger/up";
 /// People who may approve batches, and how many of them must.
 const APPROVERS: [&str; 3] = ["approver-1", "approver-2", "approver-3"];
 const QUORUM: u32 = 2;
-/// The folder of the keys that are the service's own: that of the root that signs commands, and the master
-/// key that encrypts secrets.
+/// The folder of the keys that are the service's own: that of the root that signs commands, the master
+/// key that encrypts secrets, and the key that signs the log.
 const SIGNING: &str = "signing";
 const ROOT: &str = "root.pem";
 const MASTER_KEY: &str = "secrets.key";
+const LOG_KEY: &str = "log.pem";
+/// What the origin of a folder's log begins with; its key follows.
+const LOG_ORIGIN: &str = "command-ledger.local/";
 /// The authority's certificate, beside its key.
 const AUTHORITY_CERTIFICATE: &str = "node-ca.pem";
 
@@ -82,6 +89,10 @@ pub(crate) struct Ready {
     pub(crate) quorum: u32,
     /// Those who may, with the files of their private keys.
     pub(crate) approvers: Vec<(String, PathBuf)>,
+    /// Where the log is served.
+    pub(crate) log: String,
+    /// What the log is verified with.
+    pub(crate) log_public_key: String,
 }
 
 /// Everything that `up` runs. What has been started is in here at any time, so that a start that is
@@ -123,15 +134,19 @@ impl Town {
             signer: signing::signer(&[root(home)?], &Clock::system())?,
             master_keys: Some(Arc::clone(&master_keys)),
         };
+        let checkpointing = own_log(home)?;
         let mut core = Core::start(&postgres.service, UP_CONNECTIONS, signing).await?;
         core.holder = home.lease_holder(core.ledger.new_id_random());
         let service = self.service.insert(Service::new(core));
 
         let api = listen_again(plan.port, home.state.api_port).await?;
         let gateway = listen_again(None, home.state.gateway_port).await?;
+        let log = listen_again(None, home.state.log_port).await?;
         let (api_at, gateway_at) = (api.local_addr()?, gateway.local_addr()?);
+        let log_at = log.local_addr()?;
         home.state.api_port = Some(api_at.port());
         home.state.gateway_port = Some(gateway_at.port());
+        home.state.log_port = Some(log_at.port());
         home.save()?;
         let (api_url, gateway_url) = (format!("http://{api_at}"), format!("https://{gateway_at}"));
 
@@ -148,7 +163,10 @@ impl Town {
             ..ledger_gateway::Options::default()
         };
         service.start_api(api, surroundings, endings.clone());
+        service.start_log(log, endings.clone());
         service.start_gateway(gateway, authority, GATEWAY, settings, endings);
+        let log_public_key = checkpointing.key.verifier_key().to_string();
+        service.start_checkpointer(checkpointing);
         let holder = service.core.holder.clone();
         service.start_publisher(ledger_nats::NatsOptions::new(nats.reveal(), holder, SOURCE));
         service.start_sweeper();
@@ -169,6 +187,7 @@ impl Town {
         }
         fleet.connected(&places).await?;
         wait_for_stream(&nats).await;
+        wait_for_checkpoint(service.core.ledger.pool()).await;
         Ok(Ready {
             api: api_url,
             token,
@@ -180,6 +199,8 @@ impl Town {
             nodes,
             quorum: QUORUM,
             approvers,
+            log: format!("http://{log_at}"),
+            log_public_key,
         })
     }
 
@@ -248,6 +269,16 @@ fn own_master_key(home: &Home) -> Result<Arc<MasterKeys>, Failure> {
         secrets_key::generate(&path)?;
     }
     secrets_key::read(&[path])
+}
+
+/// The log of this folder, whose key is made unless it is there.
+fn own_log(home: &Home) -> Result<Checkpointing, Failure> {
+    let folder = home.folder().join(SIGNING);
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join(LOG_KEY);
+    let key = hex::encode(key_file::public_key_or_new(&path)?.as_bytes());
+    let origin = format!("{LOG_ORIGIN}{}", &key[..16]);
+    log::checkpointing(&path, origin.parse()?)
 }
 
 /// The approvers of this folder; their keys are made unless they are there.
@@ -347,6 +378,23 @@ async fn wait_for_stream(url: &Secret) {
     };
     if timeout(UP_STREAM_WITHIN, found).await.is_err() {
         tracing::warn!("NATS has no stream {STREAM} yet; commands flow without it");
+    }
+}
+
+/// Whoever reads the log's URL may ask at once, so there should be a checkpoint.
+async fn wait_for_checkpoint(pool: &PgPool) {
+    let found = async {
+        loop {
+            if let Ok(mut conn) = pool.acquire().await
+                && let Ok(Some(_)) = log_tree::newest(&mut conn).await
+            {
+                return;
+            }
+            sleep(UP_LOOK_EVERY).await;
+        }
+    };
+    if timeout(UP_CHECKPOINT_WITHIN, found).await.is_err() {
+        tracing::warn!("the log has no checkpoint yet; commands flow without it");
     }
 }
 

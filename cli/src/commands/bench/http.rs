@@ -29,6 +29,7 @@ pub(super) async fn measure(ground: &Ground, span: Duration) -> Result<Value, Fa
     };
     let api = ledger_api::Api::new(ground.ledger.clone(), options, phase.tasks());
     phase.tasks().spawn(ledger_api::serve(
+        "the API",
         listener,
         ledger_api::router(api),
         phase.token(),
