@@ -66,6 +66,13 @@ CREATE TABLE public.batches (
     snapshot bytea NOT NULL
 );
 
+CREATE TABLE public.checkpoints (
+    size bigint NOT NULL,
+    note text NOT NULL,
+    signed_at timestamp with time zone NOT NULL,
+    CONSTRAINT checkpoints_size_check CHECK ((size > 0))
+);
+
 CREATE TABLE public.command_keys (
     node uuid NOT NULL,
     key text NOT NULL,
@@ -154,6 +161,16 @@ CREATE TABLE public.leases (
     term bigint NOT NULL,
     expires_at timestamp with time zone NOT NULL
 );
+
+CREATE TABLE public.log_tiles (
+    level smallint NOT NULL,
+    index bigint NOT NULL,
+    hashes bytea NOT NULL,
+    CONSTRAINT log_tiles_hashes_check CHECK ((((octet_length(hashes) >= 32) AND (octet_length(hashes) <= 8192)) AND ((octet_length(hashes) % 32) = 0))),
+    CONSTRAINT log_tiles_index_check CHECK ((index >= 0)),
+    CONSTRAINT log_tiles_level_check CHECK (((level >= 0) AND (level <= 7)))
+);
+ALTER TABLE ONLY public.log_tiles ALTER COLUMN hashes SET STORAGE EXTERNAL;
 
 CREATE TABLE public.node_specs (
     node uuid NOT NULL,
@@ -264,6 +281,9 @@ ALTER TABLE ONLY public.batches
 ALTER TABLE ONLY public.batches
     ADD CONSTRAINT batches_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.checkpoints
+    ADD CONSTRAINT checkpoints_pkey PRIMARY KEY (size);
+
 ALTER TABLE ONLY public.command_keys
     ADD CONSTRAINT command_keys_once PRIMARY KEY (node, key);
 
@@ -293,6 +313,9 @@ ALTER TABLE ONLY public.join_tokens
 
 ALTER TABLE ONLY public.leases
     ADD CONSTRAINT leases_pkey PRIMARY KEY (name);
+
+ALTER TABLE ONLY public.log_tiles
+    ADD CONSTRAINT log_tiles_pkey PRIMARY KEY (level, index);
 
 ALTER TABLE ONLY public.node_specs
     ADD CONSTRAINT node_specs_pkey PRIMARY KEY (node);
@@ -372,6 +395,8 @@ ALTER INDEX public.events_pkey ATTACH PARTITION public.events_000002_pkey;
 
 ALTER INDEX public.events_stream ATTACH PARTITION public.events_000002_stream_position_idx;
 
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events_000000 FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
@@ -394,6 +419,8 @@ GRANT SELECT,INSERT ON TABLE public.batch_leaves TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.batches TO command_ledger_service;
 
+GRANT SELECT,INSERT ON TABLE public.checkpoints TO command_ledger_service;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.command_keys TO command_ledger_service;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.commands_live TO command_ledger_service;
@@ -405,6 +432,8 @@ GRANT SELECT,INSERT ON TABLE public.events TO command_ledger_service;
 GRANT SELECT,INSERT,UPDATE ON TABLE public.join_tokens TO command_ledger_service;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.leases TO command_ledger_service;
+
+GRANT SELECT,INSERT,UPDATE ON TABLE public.log_tiles TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.node_specs TO command_ledger_service;
 

@@ -200,7 +200,7 @@ mod tests {
         };
         tokio::select! {
             () = talk => {}
-            () = serve(listener, Router::new(), CancellationToken::new()) => panic!("it ends"),
+            () = serve("the API", listener, Router::new(), CancellationToken::new()) => panic!("it ends"),
         }
     }
 }

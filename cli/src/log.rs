@@ -16,6 +16,10 @@ const MEMORY: &str = ".signed";
 
 /// The log's key and its listener.
 #[derive(Debug, Args)]
+#[expect(
+    clippy::struct_field_names,
+    reason = "they are named as the options are, and stand beside those of the API"
+)]
 pub(crate) struct LogOptions {
     /// Private key that signs the log, Ed25519 in PEM (`batch keygen` makes one). Beside it, FILE.signed
     /// keeps what was signed last: keep both together, and never put back an older FILE.signed. Without
