@@ -1,9 +1,11 @@
-//! What ends a replay before it has an answer.
+//! What ends a replay, a check or an export before it has an answer.
 
 use ledger_protocol::command::Corrupt;
+use ledger_protocol::export::Unwritable;
+use ledger_protocol::tlog::{InvalidBundle, Malformed};
 use ledger_protocol::{canonical, event};
 
-/// A log that cannot be folded, or not be read.
+/// A log that cannot be folded, read or written down.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The log lacks an event, or has one too many before this position.
@@ -59,6 +61,56 @@ pub enum Error {
     /// The trust bundles beside the log cannot be read.
     #[error("the trust bundles beside the log cannot be read")]
     Trust(#[source] ledger_projections::Error),
+    /// The log has never been signed.
+    #[error("the log has no checkpoint yet; `serve` with --log-key signs one")]
+    NoCheckpoint,
+    /// A checkpoint in the database is none.
+    #[error("the checkpoint of size {size} in the database")]
+    Checkpoint {
+        /// The size that it is kept under.
+        size: u64,
+        /// What is wrong with it.
+        #[source]
+        source: Malformed,
+    },
+    /// A checkpoint in the database is kept under another size than it says.
+    #[error("the checkpoint of size {size} in the database says {given}")]
+    CheckpointSize {
+        /// The size that it is kept under.
+        size: u64,
+        /// The size that it says.
+        given: u64,
+    },
+    /// The tree beside the log cannot be read.
+    #[error("the log's tree in the database cannot be read")]
+    Tree(#[source] ledger_projections::Error),
+    /// An event below the newest checkpoint is not there.
+    #[error("position {position} of the log is missing, and its checkpoint covers it")]
+    Missing {
+        /// Its position.
+        position: u64,
+    },
+    /// Events that fit no bundle.
+    #[error("the bundle of events from position {} on", .first + 1)]
+    Bundle {
+        /// The index of its first event.
+        first: u64,
+        /// What is wrong with it.
+        #[source]
+        source: InvalidBundle,
+    },
+    /// A tile below the newest checkpoint is not there.
+    #[error("the hashes of the events from position {first} on are missing")]
+    NoTile {
+        /// Position of the first.
+        first: u64,
+    },
+    /// A record of an export cannot be written.
+    #[error("a record of the export")]
+    Record(#[source] Unwritable),
+    /// The export cannot be written.
+    #[error("the export cannot be written")]
+    Write(#[source] std::io::Error),
     /// The database refused or did not answer.
     #[error("the database refused or did not answer")]
     Database(#[from] sqlx::Error),

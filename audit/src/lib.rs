@@ -1,5 +1,6 @@
 //! What the ledger says, held against itself: [`replay`] compares the live tables with the log
-//! (SPEC L7), [`check`] the log with the rules that any log must keep.
+//! (SPEC L7), [`check`] the log with the rules that any log must keep. [`export`] writes the log as one
+//! file, which [`verify`] holds against the log's key, wherever it is (SPEC U2).
 //!
 //! The read tables are written in the same transaction as the events, so they need no proof in
 //! daily life. This is the proof: [`replay`] folds the log from position 1 with the same pure
@@ -12,6 +13,7 @@
 mod check;
 mod checkpointer;
 mod error;
+mod export;
 mod fold;
 mod limits;
 mod log;
@@ -24,11 +26,14 @@ mod tables;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod verify;
 
 pub use check::{Checked, check};
 pub use checkpointer::{Checkpointing, checkpoint};
 pub use error::Error;
+pub use export::{Exported, export};
 pub use log_key::{HeldLogKey, LogKey, LogKeyFailure, SigningNote};
 pub use replay::replay;
 pub use report::{Difference, Report};
 pub use serve::router;
+pub use verify::{Cosigned, InvalidTrust, Place, Problem, Trusted, Verified, verify};

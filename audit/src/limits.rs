@@ -42,3 +42,9 @@ pub(crate) const TOLD_EVERY: Duration = Duration::from_mins(1);
 pub(crate) const LOG_STEP_WITHIN: Duration = Duration::from_secs(15);
 /// Resources of the log that are read at once; the others wait.
 pub(crate) const LOG_READS_AT_ONCE: usize = 8;
+/// Bundles of 256 events whose hashes an export reads at once.
+pub(crate) const EXPORT_PAGE_BUNDLES: usize = 16;
+/// Checkpoints that an export reads at once; most are below a kilobyte.
+pub(crate) const CHECKPOINTS_PAGE_ROWS: u32 = 64;
+/// Bundles of events that wait to be held against the rules while others are hashed.
+pub(crate) const BUNDLES_WAITING_MAX: usize = 2;

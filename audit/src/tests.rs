@@ -25,6 +25,8 @@ use crate::tables::{KeyRow, Row, SpecRow};
 use crate::{Checked, Error, Report, check, replay};
 use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
 
+mod exports;
+
 fn approver() -> SigningKey {
     SigningKey::from_bytes(&[7; 32])
 }

@@ -18,6 +18,10 @@ pub(crate) const SCOPE_FILE_BYTES_MAX: u64 = 16 * 1024 * 1024;
 pub(crate) const PAYLOAD_FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The largest input that `api --json` reads; the service refuses bodies above 1 MiB.
 pub(crate) const API_INPUT_BYTES_MAX: u64 = 1024 * 1024;
+/// What is read of an export at once.
+pub(crate) const EXPORT_READ_BYTES: usize = 256 * 1024;
+/// Between two lines about how far long work has come.
+pub(crate) const PROGRESS_EVERY: Duration = Duration::from_secs(2);
 
 /// From connecting to NATS to knowing that a subscription has taken effect.
 pub(crate) const WATCH_READY_WITHIN: Duration = Duration::from_secs(10);

@@ -9,6 +9,7 @@ pub mod commands;
 mod error;
 pub mod join_tokens;
 pub mod log;
+pub mod log_export;
 pub mod log_tree;
 pub mod nodes;
 pub mod refused_reports;

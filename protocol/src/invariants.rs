@@ -32,7 +32,7 @@ mod trust;
 use batch::TrackedBatch;
 use command::Tracked;
 use node::TrackedNode;
-pub use trust::{BrokenChain, roots};
+pub use trust::{BrokenChain, RootChain, roots};
 
 /// A rule that an event breaks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, thiserror::Error)]
@@ -267,14 +267,14 @@ impl Checker {
     /// Takes in the next event, and says which rules it breaks. The fold goes on after a broken
     /// rule as if the event had been right, so that one defect is not told of for ever.
     pub fn observe(&mut self, position: u64, event: &Event) -> Vec<Violation> {
-        if position != self.position + 1 {
+        if position.checked_sub(1) != Some(self.position) {
             let before = self.position;
             self.breaks(position, event.stream, Rule::Position { before });
         }
         self.position = position;
         let version = self.versions.entry(event.stream).or_default();
         let before = std::mem::replace(version, event.version);
-        if event.version != before + 1 {
+        if event.version.checked_sub(1) != Some(before) {
             let given = event.version;
             self.breaks(position, event.stream, Rule::Version { before, given });
         }

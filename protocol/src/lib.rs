@@ -12,6 +12,7 @@ pub mod command;
 pub mod daemon;
 pub mod dsse;
 pub mod event;
+pub mod export;
 pub mod frame;
 pub mod id;
 pub mod invariants;

@@ -40,7 +40,7 @@ mod tile;
 pub mod limits;
 
 pub use add_checkpoint::AddCheckpoint;
-pub use bundle::{EntryBundle, InvalidBundle};
+pub use bundle::{EntryBundle, FirstEntries, InvalidBundle};
 pub use checkpoint::{Checkpoint, TreeHead};
 pub use consistency::ConsistencyProof;
 pub use cosignature::{Cosignature, Cosigner, InvalidTimestamp};

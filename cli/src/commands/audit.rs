@@ -8,6 +8,10 @@ use ledger_protocol::kind::Registry;
 use ledger_protocol::tlog::KeyName;
 use serde_json::json;
 
+mod export;
+mod progress;
+mod verify;
+
 use crate::exit::{Code, Failure};
 use crate::limits::CONNECTIONS_OF_ONE_CALL;
 use crate::output::{Output, printable};
@@ -50,6 +54,13 @@ enum Verb {
         #[arg(long, value_name = "NAME")]
         origin: KeyName,
     },
+    /// Write the log, up to its newest checkpoint, to one file that `audit verify` can hold against
+    /// the log's key, wherever it is
+    Export(export::Options),
+    /// Check an export against the log's key alone, without database or network: every hash and
+    /// checkpoint, and the rules of `audit check`; the first position that is not what it should
+    /// be is named, and the exit code is 1
+    Verify(verify::Options),
 }
 
 /// Does what the verb says.
@@ -69,6 +80,8 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         Verb::Key { key, origin } => {
             output.line(&crate::log::verifier_key(&key, origin)?.to_string())
         }
+        Verb::Export(options) => export::run(options, output).await,
+        Verb::Verify(options) => verify::run(options, output).await,
     }
 }
 
@@ -81,7 +94,16 @@ fn told(error: Error) -> Failure {
         | Error::KeyTwice { .. }
         | Error::Row { .. }
         | Error::Fold { .. }
-        | Error::Trust(_) => Code::Failed,
+        | Error::Trust(_)
+        | Error::NoCheckpoint
+        | Error::Checkpoint { .. }
+        | Error::CheckpointSize { .. }
+        | Error::Tree(_)
+        | Error::Missing { .. }
+        | Error::Bundle { .. }
+        | Error::NoTile { .. }
+        | Error::Record(_)
+        | Error::Write(_) => Code::Failed,
     };
     Failure::new(code, error)
 }

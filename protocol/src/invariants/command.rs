@@ -204,7 +204,7 @@ impl Checker {
         let before = std::mem::replace(&mut node.seq, queued.seq);
         let deleted = node.deleted;
         node.lane_mut(queued.lane).pending.insert(queued.seq, id);
-        if queued.seq != before + 1 {
+        if queued.seq.checked_sub(1) != Some(before) {
             let given = queued.seq;
             self.broken(event, Rule::Seq { before, given });
         }

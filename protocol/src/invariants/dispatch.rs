@@ -45,7 +45,8 @@ impl Checker {
         // What the gateway's look could not have seen yet.
         let seen = event.at.plus_micros(-self.look_micros);
         let unseen = lane.reported.values().filter(|at| **at > seen).count();
-        let in_flight = lane.in_flight - u32::try_from(unseen).unwrap_or(0);
+        let unseen = u32::try_from(unseen).unwrap_or(u32::MAX);
+        let in_flight = lane.in_flight.saturating_sub(unseen);
         if in_flight >= lane_credits(command.lane) {
             broken.push(Rule::AboveCredits {
                 lane: command.lane,

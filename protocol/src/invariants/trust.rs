@@ -19,17 +19,23 @@ pub struct BrokenChain {
     pub problem: String,
 }
 
-/// The roots of all these bundles, which are given from the first on; or the first bundle that a
-/// node would not believe because of the one before it.
-pub fn roots(bundles: &[Published]) -> Result<BTreeSet<PublicKey>, BrokenChain> {
-    let mut roots = BTreeSet::new();
-    let mut known: Option<TrustBundle> = None;
-    for Published { version, signed } in bundles {
+/// The roots of bundles that follow from each other, as a node would believe them.
+#[derive(Debug, Clone, Default)]
+pub struct RootChain {
+    roots: BTreeSet<PublicKey>,
+    known: Option<TrustBundle>,
+}
+
+impl RootChain {
+    /// Adds the next bundle, from the first on, unless a node would not believe it because of the
+    /// one before it.
+    pub fn extend(&mut self, bundle: &Published) -> Result<(), BrokenChain> {
+        let Published { version, signed } = bundle;
         let broken = |problem: String| BrokenChain {
             version: *version,
             problem,
         };
-        let next = known.as_ref().map_or_else(
+        let next = self.known.as_ref().map_or_else(
             || SignedBundle::begin(signed),
             |known| signed.believe(&known.roots, known.version),
         );
@@ -39,10 +45,25 @@ pub fn roots(bundles: &[Published]) -> Result<BTreeSet<PublicKey>, BrokenChain> 
         if held != *version {
             return Err(broken(format!("stands in the place of {held}")));
         }
-        roots.extend(next.roots.iter().copied());
-        known = Some(next);
+        self.roots.extend(next.roots.iter().copied());
+        self.known = Some(next);
+        Ok(())
     }
-    Ok(roots)
+
+    /// All roots that there have been.
+    pub fn into_roots(self) -> BTreeSet<PublicKey> {
+        self.roots
+    }
+}
+
+/// The roots of all these bundles, which are given from the first on; or the first bundle that a
+/// node would not believe because of the one before it.
+pub fn roots(bundles: &[Published]) -> Result<BTreeSet<PublicKey>, BrokenChain> {
+    let mut chain = RootChain::default();
+    for bundle in bundles {
+        chain.extend(bundle)?;
+    }
+    Ok(chain.into_roots())
 }
 
 impl Checker {

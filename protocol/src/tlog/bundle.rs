@@ -82,6 +82,13 @@ impl<'a> EntryBundle<'a> {
         Self::new(entries)
     }
 
+    /// The entries of bytes that may be no bundle, up to `width` and to where they end: for who wants
+    /// to know which entry is not what it should be.
+    pub fn first(bytes: &'a [u8], width: u16) -> FirstEntries<'a> {
+        let (left, rest) = (width, bytes);
+        FirstEntries { left, rest }
+    }
+
     /// The bytes that are served.
     pub fn encode(&self) -> Vec<u8> {
         let size = self.entries.iter().map(|entry| LENGTH_BYTES + entry.len());
@@ -103,5 +110,32 @@ impl<'a> EntryBundle<'a> {
     /// The hashes that the tile of level 0 has in the same place.
     pub fn leaf_hashes(&self) -> impl Iterator<Item = Hash> {
         self.entries.iter().map(|entry| leaf_hash(entry))
+    }
+}
+
+/// Entries, read one by one.
+#[derive(Debug, Clone)]
+pub struct FirstEntries<'a> {
+    left: u16,
+    rest: &'a [u8],
+}
+
+impl<'a> FirstEntries<'a> {
+    /// What was not read.
+    pub const fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+}
+
+impl<'a> Iterator for FirstEntries<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.left = self.left.checked_sub(1)?;
+        let (length, after) = self.rest.split_first_chunk()?;
+        let length = u16::from_be_bytes(*length).into();
+        let (body, after) = after.split_at_checked(length)?;
+        self.rest = after;
+        Some(body)
     }
 }

@@ -1,0 +1,180 @@
+//! `audit verify`: an export, held against the log's key.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use clap::Args;
+use ledger_audit::{Place, Trusted, Verified};
+use ledger_protocol::tlog::limits::NOTE_BYTES_MAX;
+use ledger_protocol::tlog::{Note, VerifierKey};
+use serde_json::{Value, json};
+
+use super::progress::Progress;
+use crate::exit::{Failure, Meaning};
+use crate::key_file::read;
+use crate::limits::{EXPORT_READ_BYTES, KEY_FILE_BYTES_MAX};
+use crate::output::{Output, printable};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The export
+    file: PathBuf,
+    /// The log's verifier key, `<name>+<key ID>+<base64>`, or a file with it
+    #[arg(long, value_name = "KEY")]
+    key: String,
+    /// A witness's verifier key, or a file with it; may be given more than once
+    #[arg(long, value_name = "KEY")]
+    witness: Vec<String>,
+    /// How many of the witnesses must have cosigned the last checkpoint; all unless given
+    #[arg(long, value_name = "N", requires = "witness")]
+    witness_quorum: Option<NonZero<usize>>,
+    /// A checkpoint of the same log, seen earlier, that this one must extend
+    #[arg(long, value_name = "CHECKPOINT_FILE")]
+    against: Option<PathBuf>,
+    /// Print the report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
+    let trusted = trusted(&options)?;
+    let shown = options.file.display();
+    let file = File::open(&options.file).or_usage(format!("{shown} cannot be read"))?;
+    let began = Instant::now();
+    let verified = tokio::task::spawn_blocking(move || {
+        let mut progress = Progress::of("verified");
+        let file = BufReader::with_capacity(EXPORT_READ_BYTES, file);
+        ledger_audit::verify(file, &trusted, &mut |done, all| progress.tell(done, all))
+    });
+    let verified = verified
+        .await?
+        .or_usage(format!("{shown} cannot be read"))?;
+    let seconds = began.elapsed().as_secs_f64();
+    tell(&verified, seconds, options.json, output)
+}
+
+fn trusted(options: &Options) -> Result<Trusted, Failure> {
+    let log = key("--key", &options.key)?;
+    let witnesses = options.witness.iter().map(|text| key("--witness", text));
+    let witnesses: Vec<VerifierKey> = witnesses.collect::<Result<_, _>>()?;
+    let quorum = options.witness_quorum.map_or(witnesses.len(), NonZero::get);
+    let trusted = Trusted::new(log, witnesses, quorum);
+    let mut trusted = trusted.or_usage("--key and --witness say nothing about a log")?;
+    if let Some(path) = &options.against {
+        let shown = path.display();
+        let text = read(path, NOTE_BYTES_MAX as u64)?;
+        let note = Note::parse(text.as_bytes());
+        let note =
+            note.map_err(|bad| Failure::usage(format!("{shown} is no checkpoint: it {bad}")))?;
+        let taken = trusted.against(&note);
+        taken.map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
+    }
+    Ok(trusted)
+}
+
+/// A verifier key, or the one in a file.
+fn key(option: &str, text: &str) -> Result<VerifierKey, Failure> {
+    let parsed = text.trim().parse::<VerifierKey>();
+    let error = match parsed {
+        Ok(key) => return Ok(key),
+        Err(error) => error,
+    };
+    let path = Path::new(text);
+    if !path.exists() {
+        return Err(Failure::usage(format!(
+            "{option} is no verifier key ({error}), and no file has this name"
+        )));
+    }
+    let kept = read(path, KEY_FILE_BYTES_MAX)?;
+    let key = kept.trim().parse::<VerifierKey>();
+    key.or_usage(format!("{} holds no verifier key", path.display()))
+}
+
+fn tell(
+    verified: &Verified,
+    seconds: f64,
+    as_json: bool,
+    output: &mut Output,
+) -> Result<(), Failure> {
+    let Verified { events, .. } = *verified;
+    #[expect(clippy::cast_precision_loss, reason = "a rate, for people")]
+    let rate = (events as f64 / seconds.max(f64::EPSILON)).round();
+    if as_json {
+        output.json(&report(verified, seconds, rate))?;
+    } else {
+        for problem in &verified.problems {
+            output.line(&printable(&problem.to_string()))?;
+        }
+    }
+    if !verified.is_clean() {
+        let (total, shown) = (verified.problems_total, verified.problems.len());
+        let first = verified.first_bad_position();
+        let first = first.map_or(String::new(), |first| {
+            format!(", the first at position {first}")
+        });
+        return Err(Failure::failed(format!(
+            "the export is not what the log's key vouches for ({total} problems, {shown} shown{first})"
+        )));
+    }
+    if as_json {
+        return Ok(());
+    }
+    let (commands, live) = (verified.commands, verified.live);
+    let (checkpoints, witnesses) = (verified.checkpoints, verified.cosigned.len());
+    output.line(&format!(
+        "the export is the log of {}, whole, and keeps every rule (events: {events}, commands: \
+         {commands}, not ended: {live}, checkpoints: {checkpoints}, witnesses: {witnesses})",
+        printable(&verified.origin)
+    ))?;
+    if let Some(head) = &verified.head {
+        let root = STANDARD.encode(head.root);
+        output.line(&format!("its root at size {} is {root}", head.size))?;
+    }
+    if let Some(size) = verified.extends {
+        output.line(&format!("it extends the checkpoint of size {size}"))?;
+    }
+    if verified.trust_bundles == 0 {
+        output.line("no trust bundle is in it: signatures of commands were not looked at")?;
+    }
+    output.line(&format!("verified in {seconds:.2} s, {rate} events/s"))
+}
+
+fn report(verified: &Verified, seconds: f64, rate: f64) -> Value {
+    let problems = verified.problems.iter().map(|problem| {
+        let (first, last, byte) = match problem.place {
+            Place::Position(position) => (Some(position), Some(position), None),
+            Place::Positions { first, last } => (Some(first), Some(last), None),
+            Place::Byte { offset, .. } => (None, None, Some(offset)),
+        };
+        json!({ "first": first, "last": last, "byte": byte, "problem": problem.to_string() })
+    });
+    let problems: Vec<_> = problems.collect();
+    let cosigned = verified.cosigned.iter();
+    let cosigned: Vec<_> = cosigned
+        .map(|one| json!({ "by": one.by, "atSeconds": one.at_seconds }))
+        .collect();
+    json!({
+        "origin": verified.origin,
+        "events": verified.events,
+        "size": verified.head.map(|head| head.size),
+        "root": verified.head.map(|head| STANDARD.encode(head.root)),
+        "checkpoints": verified.checkpoints,
+        "cosigned": cosigned,
+        "extends": verified.extends,
+        "trustBundles": verified.trust_bundles,
+        "signaturesChecked": verified.trust_bundles > 0,
+        "commands": verified.commands,
+        "live": verified.live,
+        "bytes": verified.bytes,
+        "seconds": seconds,
+        "eventsPerSecond": rate,
+        "firstBadPosition": verified.first_bad_position(),
+        "problemsTotal": verified.problems_total,
+        "problems": problems,
+    })
+}
