@@ -135,17 +135,17 @@ pub fn verify(
 ) -> io::Result<Verified> {
     let (work, waiting) = sync_channel(BUNDLES_WAITING_MAX);
     thread::scope(|scope| {
-        let rules = scope.spawn(move || Rules::follow(&waiting));
+        let checking = scope.spawn(move || Rules::follow(&waiting));
         let read = Reading::new(file, trusted, work).read(progress);
-        let ruled = match rules.join() {
-            Ok(ruled) => ruled,
+        let kept = match checking.join() {
+            Ok(kept) => kept,
             Err(panic) => std::panic::resume_unwind(panic),
         };
         let mut verified = read?;
-        verified.commands = ruled.commands;
-        verified.live = ruled.live;
-        verified.problems_total += ruled.problems_total;
-        verified.problems.extend(ruled.problems);
+        verified.commands = kept.commands;
+        verified.live = kept.live;
+        verified.problems_total += kept.problems_total;
+        verified.problems.extend(kept.problems);
         // What has no position of its own comes after what has the same.
         verified.problems.sort_by_key(|problem| problem.place);
         verified.problems.truncate(VIOLATIONS_MAX);

@@ -317,7 +317,7 @@ async fn u2_ten_thousand_events_are_exported_and_verified_and_no_damage_passes(p
         if position < last {
             let mut swapped = events.clone();
             swapped.swap(position - 1, position);
-            if position as u64 % every != 0 {
+            if !(position as u64).is_multiple_of(every) {
                 range(&swapped);
             }
         }
