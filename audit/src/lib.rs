@@ -8,7 +8,8 @@
 //! column. A row that was changed, removed or added behind the ledger's back is named.
 //!
 //! For those who do not trust this database there is the log's tree: [`checkpoint`] grows and signs
-//! it, [`router`] serves it to any client of C2SP tlog-tiles (SPEC U1).
+//! it, [`router`] serves it to any client of C2SP tlog-tiles (SPEC U1), and a [`receipt`] shows what
+//! happened to one command (SPEC U3).
 
 mod check;
 mod checkpointer;
@@ -18,6 +19,7 @@ mod fold;
 mod limits;
 mod log;
 mod log_key;
+mod receipt;
 mod replay;
 mod report;
 mod scopes;
@@ -33,6 +35,7 @@ pub use checkpointer::{Checkpointing, checkpoint};
 pub use error::Error;
 pub use export::{Exported, export};
 pub use log_key::{HeldLogKey, LogKey, LogKeyFailure, SigningNote};
+pub use receipt::{ReceiptError, receipt};
 pub use replay::replay;
 pub use report::{Difference, Report};
 pub use serve::router;

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub(crate) const PAGE_ROWS: i64 = 1_000;
 /// Trust bundles that are read at once.
 pub(crate) const TRUST_BUNDLES_PAGE_ROWS: u32 = 256;
+/// Events of a node that are read at once while its certificate is looked for.
+pub(crate) const CERTIFICATE_PAGE_ROWS: u32 = 256;
 /// One question to Postgres, the wait for a connection included.
 pub(crate) const DATABASE_WITHIN: Duration = Duration::from_mins(1);
 /// Differences that a report names; the others are counted only.

@@ -60,3 +60,22 @@ pub async fn stream(conn: &mut PgConnection, stream: Stream) -> Result<Vec<Recor
     .await?;
     recorded(rows)
 }
+
+/// The events of one stream before a position, the newest first, at most `limit`.
+pub async fn stream_before(
+    conn: &mut PgConnection,
+    stream: Stream,
+    before: u64,
+    limit: u32,
+) -> Result<Vec<Recorded>, Error> {
+    let rows = sqlx::query_as(
+        "SELECT position, body FROM events
+         WHERE shard = 0 AND stream = $1 AND position < $2 ORDER BY position DESC LIMIT $3",
+    )
+    .bind(stream.uuid())
+    .bind(bigint(before))
+    .bind(i64::from(limit))
+    .fetch_all(conn)
+    .await?;
+    recorded(rows)
+}

@@ -20,6 +20,7 @@ pub mod kind;
 pub mod limits;
 pub mod merkle;
 pub mod node;
+pub mod receipt;
 pub mod refusal;
 pub mod secret;
 pub mod session;

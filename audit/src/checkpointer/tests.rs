@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt as _, SeedableRng as _};
 use sqlx::{AssertSqlSafe, PgPool};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 
 use super::*;
@@ -31,13 +31,13 @@ pub(crate) struct World {
 /// A checkpointer that works until this is dropped or stopped.
 pub(crate) struct Working {
     shutdown: CancellationToken,
-    task: JoinHandle<()>,
+    task: JoinSet<()>,
 }
 
 impl Working {
     pub(crate) async fn stop(self) {
         self.shutdown.cancel();
-        self.task.await.unwrap();
+        self.task.join_all().await;
     }
 }
 
@@ -104,7 +104,7 @@ impl World {
         };
         let (ledger, holder) = (self.ledger.clone(), holder.to_owned());
         let task = checkpoint(ledger, checkpointing, holder, shutdown.clone());
-        let task = tokio::spawn(task);
+        let task: JoinSet<()> = [task].into_iter().collect();
         Working { shutdown, task }
     }
 
@@ -173,8 +173,11 @@ impl World {
     }
 }
 
+/// Level, index and hashes of a tile.
+type Row = (i16, i64, Vec<u8>);
+
 /// The tree of such a log, made at once: its rows, and its head at these sizes.
-fn tree(size: u64, history: &str, heads_at: &[u64]) -> (Vec<(i16, i64, Vec<u8>)>, Vec<TreeHead>) {
+fn tree(size: u64, history: &str, heads_at: &[u64]) -> (Vec<Row>, Vec<TreeHead>) {
     let (mut edge, mut tiles, mut heads) = (RightEdge::new(), Vec::new(), Vec::new());
     for position in 1..=size {
         tiles.extend(edge.push(leaf_hash(&body(position, history))).unwrap());

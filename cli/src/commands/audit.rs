@@ -10,7 +10,9 @@ use serde_json::json;
 
 mod export;
 mod progress;
+mod receipt;
 mod verify;
+mod whom;
 
 use crate::exit::{Code, Failure};
 use crate::limits::CONNECTIONS_OF_ONE_CALL;
@@ -61,6 +63,11 @@ enum Verb {
     /// checkpoint, and the rules of `audit check`; the first position that is not what it should
     /// be is named, and the exit code is 1
     Verify(verify::Options),
+    /// Write what happened to one command as a small file, with the proof that the log says so
+    Receipt(receipt::Make),
+    /// Check a receipt against the log's key alone, without database or network, and show what
+    /// it proves
+    VerifyReceipt(receipt::Verify),
 }
 
 /// Does what the verb says.
@@ -82,6 +89,8 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         }
         Verb::Export(options) => export::run(options, output).await,
         Verb::Verify(options) => verify::run(options, output).await,
+        Verb::Receipt(options) => receipt::make(options, output).await,
+        Verb::VerifyReceipt(options) => receipt::verify(&options, output),
     }
 }
 

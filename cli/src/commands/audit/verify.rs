@@ -2,37 +2,30 @@
 
 use std::fs::File;
 use std::io::BufReader;
-use std::num::NonZero;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use clap::Args;
 use ledger_audit::{Place, Trusted, Verified};
+use ledger_protocol::tlog::Note;
 use ledger_protocol::tlog::limits::NOTE_BYTES_MAX;
-use ledger_protocol::tlog::{Note, VerifierKey};
 use serde_json::{Value, json};
 
 use super::progress::Progress;
+use super::whom::Whom;
 use crate::exit::{Failure, Meaning};
 use crate::key_file::read;
-use crate::limits::{EXPORT_READ_BYTES, KEY_FILE_BYTES_MAX};
+use crate::limits::EXPORT_READ_BYTES;
 use crate::output::{Output, printable};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// The export
     file: PathBuf,
-    /// The log's verifier key, `<name>+<key ID>+<base64>`, or a file with it
-    #[arg(long, value_name = "KEY")]
-    key: String,
-    /// A witness's verifier key, or a file with it; may be given more than once
-    #[arg(long, value_name = "KEY")]
-    witness: Vec<String>,
-    /// How many of the witnesses must have cosigned the last checkpoint; all unless given
-    #[arg(long, value_name = "N", requires = "witness")]
-    witness_quorum: Option<NonZero<usize>>,
+    #[command(flatten)]
+    whom: Whom,
     /// A checkpoint of the same log, seen earlier, that this one must extend
     #[arg(long, value_name = "CHECKPOINT_FILE")]
     against: Option<PathBuf>,
@@ -59,10 +52,7 @@ pub(super) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
 }
 
 fn trusted(options: &Options) -> Result<Trusted, Failure> {
-    let log = key("--key", &options.key)?;
-    let witnesses = options.witness.iter().map(|text| key("--witness", text));
-    let witnesses: Vec<VerifierKey> = witnesses.collect::<Result<_, _>>()?;
-    let quorum = options.witness_quorum.map_or(witnesses.len(), NonZero::get);
+    let (log, (witnesses, quorum)) = (options.whom.log()?, options.whom.witnesses()?);
     let trusted = Trusted::new(log, witnesses, quorum);
     let mut trusted = trusted.or_usage("--key and --witness say nothing about a log")?;
     if let Some(path) = &options.against {
@@ -75,24 +65,6 @@ fn trusted(options: &Options) -> Result<Trusted, Failure> {
         taken.map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
     }
     Ok(trusted)
-}
-
-/// A verifier key, or the one in a file.
-fn key(option: &str, text: &str) -> Result<VerifierKey, Failure> {
-    let parsed = text.trim().parse::<VerifierKey>();
-    let error = match parsed {
-        Ok(key) => return Ok(key),
-        Err(error) => error,
-    };
-    let path = Path::new(text);
-    if !path.exists() {
-        return Err(Failure::usage(format!(
-            "{option} is no verifier key ({error}), and no file has this name"
-        )));
-    }
-    let kept = read(path, KEY_FILE_BYTES_MAX)?;
-    let key = kept.trim().parse::<VerifierKey>();
-    key.or_usage(format!("{} holds no verifier key", path.display()))
 }
 
 fn tell(
