@@ -82,6 +82,11 @@ impl Lease {
 
     /// Gives it up, once no session is left that names it.
     pub(crate) async fn give_up(&self, ledger: &Ledger) {
+        if !self.is_known() {
+            return;
+        }
+        // A renewal that was dropped on its way may have raised the term.
+        self.take(ledger).await;
         let held = self.held.lock();
         let held = held.unwrap_or_else(PoisonError::into_inner).take();
         let Some(fence) = held else { return };

@@ -49,3 +49,17 @@ async fn d2_a_gateway_that_stops_gives_its_lease_up(pool: PgPool) {
     let lapsed = lease::lapsed_gateways(&pool, 9).await.unwrap();
     assert_eq!(lapsed.len(), 1, "{lapsed:?}");
 }
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn d2_a_renewal_that_was_cut_short_keeps_no_lease(pool: PgPool) {
+    let world = World::start(pool.clone()).await;
+    world.daemon("n").await;
+    // As a renewal leaves it that was written and whose answer nobody waited for.
+    sqlx::query("UPDATE leases SET term = term + 1")
+        .execute(&pool)
+        .await
+        .unwrap();
+    world.gateway.stop().await;
+    let lapsed = lease::lapsed_gateways(&pool, 9).await.unwrap();
+    assert_eq!(lapsed.len(), 1, "{lapsed:?}");
+}
