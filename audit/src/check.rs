@@ -6,6 +6,7 @@ use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
 use sqlx::PgPool;
 
 use crate::Error;
+use crate::archive::Archive;
 use crate::error::database;
 use crate::limits::{LOOK_SECONDS, SWEEP_LATE_SECONDS, VIOLATIONS_MAX};
 use crate::log;
@@ -49,7 +50,11 @@ impl Checked {
 /// `kinds` says which kinds are registered (SPEC K2).
 ///
 /// Some hundred bytes are held for each command. An error means that the log itself is not sound.
-pub async fn check(pool: &PgPool, kinds: &Registry) -> Result<Checked, Error> {
+pub async fn check(
+    pool: &PgPool,
+    archive: Option<&Archive>,
+    kinds: &Registry,
+) -> Result<Checked, Error> {
     let mut snapshot = log::snapshot(pool).await?;
     let micros = |seconds: u32| i64::from(seconds) * MICROS_PER_SECOND;
     let mut rules = Checker::new(micros(LOOK_SECONDS));
@@ -59,7 +64,7 @@ pub async fn check(pool: &PgPool, kinds: &Registry) -> Result<Checked, Error> {
         Ok(roots) => rules.trust(roots),
         Err(broken) => checked.broken_trust = Some(broken),
     }
-    checked.events = log::read(&mut snapshot, |stored| {
+    checked.events = log::read(&mut snapshot, archive, |stored| {
         checked.add(rules.observe(stored.position, &stored.event));
         Ok(())
     })

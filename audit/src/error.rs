@@ -5,6 +5,8 @@ use ledger_protocol::export::Unwritable;
 use ledger_protocol::tlog::{InvalidBundle, Malformed};
 use ledger_protocol::{canonical, event};
 
+use crate::archive::ArchiveError;
+
 /// A log that cannot be folded, read or written down.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -105,6 +107,18 @@ pub enum Error {
         /// Position of the first.
         first: u64,
     },
+    /// Events have left the database, and no archive was given.
+    #[error(
+        "the events up to position {through} have left the database for an archive; --archive says \
+         where that is"
+    )]
+    Archived {
+        /// The last of them.
+        through: u64,
+    },
+    /// The archive has not what it should have.
+    #[error("the archive cannot be read")]
+    Archive(#[source] ArchiveError),
     /// A record of an export cannot be written.
     #[error("a record of the export")]
     Record(#[source] Unwritable),
@@ -132,5 +146,13 @@ pub(crate) async fn database<T>(
         Err(_) => Err(Error::TimedOut {
             seconds: within.as_secs(),
         }),
+    }
+}
+
+/// A question to the log's tables that failed.
+pub(crate) fn rows(error: ledger_projections::Error) -> Error {
+    match error {
+        ledger_projections::Error::Database(source) => Error::Database(source),
+        other => Error::Tree(other),
     }
 }

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use ledger_projections::log_tree::Published;
-use ledger_projections::{log as events, log_export, log_tree};
+use ledger_projections::{log as events, log_export, log_tree, retention};
 use ledger_protocol::export::{End, Frame, Header, Kind, MAGIC, Trust, Unwritable, record};
 use ledger_protocol::tlog::{
     BundleIndex, Checkpoint, EntryBundle, KeyName, Note, Tile, new_bundles,
@@ -18,7 +18,8 @@ use sqlx::{PgConnection, PgPool};
 use tokio::io::{AsyncWrite, AsyncWriteExt as _};
 
 use crate::Error;
-use crate::error::database;
+use crate::archive::Archive;
+use crate::error::{database, rows};
 use crate::limits::{CHECKPOINTS_PAGE_ROWS, EXPORT_PAGE_BUNDLES};
 use crate::log;
 use crate::trust;
@@ -38,10 +39,12 @@ pub struct Exported {
     pub bytes: u64,
 }
 
-/// Writes the log up to its newest checkpoint, all from one snapshot of the database. `progress` is
-/// told how many events of how many are written. A few thousand events are held at a time.
+/// Writes the log up to its newest checkpoint, all from one snapshot of the database, and from the
+/// archive what has left that. `progress` is told how many events of how many are written. A few
+/// thousand events are held at a time.
 pub async fn export<W: AsyncWrite + Unpin>(
     pool: &PgPool,
+    archive: Option<&Archive>,
     to: W,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Exported, Error> {
@@ -56,6 +59,12 @@ pub async fn export<W: AsyncWrite + Unpin>(
     let header = Header { origin, size };
     let (frame, payload) = record(Kind::Header, &header).map_err(Error::Record)?;
     file.write(frame, &payload).await?;
+    let through = retention::archived_through(&mut snapshot).await;
+    let old = match (through.map_err(rows)?, archive) {
+        (0, _) => None,
+        (through, Some(archive)) => Some((through, archive)),
+        (through, None) => return Err(Error::Archived { through }),
+    };
     let bundles = trust::read_all(&mut snapshot).await?;
     let trust_bundles = bundles.len() as u64;
     for bundle in bundles {
@@ -74,7 +83,14 @@ pub async fn export<W: AsyncWrite + Unpin>(
         let tiles: Vec<_> = page.iter().map(|bundle| bundle.tile()).collect();
         let tiles = log_tree::tiles(&mut snapshot, &tiles).await.map_err(rows)?;
         for bundle in &page {
-            write_bundle(&mut file, &mut snapshot, *bundle, &tiles).await?;
+            let entries = match old {
+                Some((through, archive)) if bundle.first_entry() < through => {
+                    log::archived(&mut snapshot, archive, *bundle).await?
+                }
+                _ => read_bundle(&mut snapshot, *bundle).await?,
+            };
+            file.payload(Kind::Entries, &entries).await?;
+            write_hashes(&mut file, *bundle, &tiles).await?;
             let end = bundle.first_entry() + u64::from(bundle.width());
             while let Some(note) = older.next_within(&mut snapshot, end).await? {
                 checkpoints += 1;
@@ -99,21 +115,8 @@ pub async fn export<W: AsyncWrite + Unpin>(
     })
 }
 
-/// A question to the read tables that failed.
-fn rows(error: ledger_projections::Error) -> Error {
-    match error {
-        ledger_projections::Error::Database(source) => Error::Database(source),
-        other => Error::Tree(other),
-    }
-}
-
-/// The events of one bundle, and what the log had hashed of them.
-async fn write_bundle<W: AsyncWrite + Unpin>(
-    file: &mut File<W>,
-    conn: &mut PgConnection,
-    bundle: BundleIndex,
-    tiles: &[Tile],
-) -> Result<(), Error> {
+/// The events of one bundle.
+async fn read_bundle(conn: &mut PgConnection, bundle: BundleIndex) -> Result<Vec<u8>, Error> {
     let (first, width) = (bundle.first_entry(), bundle.width());
     let read = events::read(conn, first, width.into()).await;
     let read = read.map_err(rows)?;
@@ -129,7 +132,16 @@ async fn write_bundle<W: AsyncWrite + Unpin>(
         return Err(Error::Missing { position });
     }
     let entries = EntryBundle::new(bodies).map_err(|source| Error::Bundle { first, source })?;
-    file.payload(Kind::Entries, &entries.encode()).await?;
+    Ok(entries.encode())
+}
+
+/// What the log had hashed of the events of one bundle.
+async fn write_hashes<W: AsyncWrite + Unpin>(
+    file: &mut File<W>,
+    bundle: BundleIndex,
+    tiles: &[Tile],
+) -> Result<(), Error> {
+    let (first, width) = (bundle.first_entry(), bundle.width());
     let at_least = |tile: &&Tile| {
         let index = tile.index();
         index.level() == 0 && index.index() == bundle.index() && index.width() >= width

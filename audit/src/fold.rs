@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ledger_projections::rows::{BatchRow, CommandRow, LiveRow, NodeRow, SettledRow};
 use ledger_protocol::batch::Batch;
 use ledger_protocol::canonical;
-use ledger_protocol::command::Command;
+use ledger_protocol::command::{Command, State};
 use ledger_protocol::event::{BatchCreated, Body, CommandQueued, Event, Stream};
 use ledger_protocol::id::{BatchId, CommandId};
 use ledger_protocol::node::Node;
@@ -17,6 +17,8 @@ use crate::tables::{KeyRow, SpecRow};
 /// Everything that the events so far have made.
 #[derive(Debug, Default)]
 pub(crate) struct Folds {
+    /// Commands that ended before this time may have been forgotten, and their keys used again.
+    forgotten_before: Option<i64>,
     commands: HashMap<Uuid, Folded>,
     nodes: HashMap<Uuid, Node>,
     specs: HashMap<Uuid, SpecRow>,
@@ -45,6 +47,15 @@ pub(crate) struct Expected {
 }
 
 impl Folds {
+    /// Of a log whose commands that ended before a time, in microseconds since the epoch, may have been
+    /// taken out of the tables.
+    pub(crate) fn new(forgotten_before: Option<i64>) -> Self {
+        Self {
+            forgotten_before,
+            ..Self::default()
+        }
+    }
+
     /// Folds the event at `position`.
     pub(crate) fn apply(&mut self, position: u64, event: &Event) -> Result<(), Error> {
         match event.stream {
@@ -117,7 +128,15 @@ impl Folds {
         };
         match self.keys.insert((row.node, row.key.clone()), row) {
             None => Ok(()),
+            Some(before) if self.may_be_forgotten(before.command) => Ok(()),
             Some(_) => Err(Error::KeyTwice { position }),
+        }
+    }
+
+    fn may_be_forgotten(&self, command: Uuid) -> bool {
+        match self.commands.get(&command) {
+            Some(Folded::Settled(row)) => ended_before(row, self.forgotten_before),
+            Some(Folded::Live(_)) | None => false,
         }
     }
 
@@ -159,4 +178,16 @@ impl Folds {
         }
         Ok(expected)
     }
+}
+
+/// Whether a command ended before a time, in microseconds since the epoch.
+pub(crate) fn ended_before(row: &SettledRow, time: Option<i64>) -> bool {
+    let Some(time) = time else {
+        return false;
+    };
+    let command = canonical::decode::<Command>(&row.snapshot);
+    command.is_ok_and(|command| match command.state {
+        State::Settled(settled) => settled.at.as_micros() < time,
+        _ => false,
+    })
 }

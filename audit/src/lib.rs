@@ -11,6 +11,8 @@
 //! it, [`router`] serves it to any client of C2SP tlog-tiles (SPEC U1), and a [`receipt`] shows what
 //! happened to one command (SPEC U3).
 
+mod archive;
+mod archiver;
 mod check;
 mod checkpointer;
 mod error;
@@ -22,6 +24,7 @@ mod log_key;
 mod receipt;
 mod replay;
 mod report;
+mod retention;
 mod scopes;
 mod serve;
 mod tables;
@@ -30,6 +33,8 @@ mod tests;
 mod trust;
 mod verify;
 
+pub use archive::{Archive, ArchiveError};
+pub use archiver::{ArchiverError, archive};
 pub use check::{Checked, check};
 pub use checkpointer::{Checkpointing, checkpoint};
 pub use error::Error;
@@ -38,5 +43,6 @@ pub use log_key::{HeldLogKey, LogKey, LogKeyFailure, SigningNote};
 pub use receipt::{ReceiptError, receipt};
 pub use replay::replay;
 pub use report::{Difference, Report};
-pub use serve::router;
+pub use retention::{Kept, Policy, Retained, RetentionError, retain};
+pub use serve::{Unserved, router};
 pub use verify::{Cosigned, InvalidTrust, Place, Problem, Trusted, Verified, verify};

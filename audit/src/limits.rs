@@ -50,3 +50,17 @@ pub(crate) const EXPORT_PAGE_BUNDLES: usize = 16;
 pub(crate) const CHECKPOINTS_PAGE_ROWS: u32 = 64;
 /// Bundles of events that wait to be held against the rules while others are hashed.
 pub(crate) const BUNDLES_WAITING_MAX: usize = 2;
+/// Between two looks whether an archive lacks something of the log.
+pub(crate) const ARCHIVE_EVERY: Duration = Duration::from_secs(10);
+/// How long the archiver's lease lasts when its holder dies.
+pub(crate) const ARCHIVER_LEASE: Duration = Duration::from_secs(30);
+/// Renewals in the time of one lease.
+pub(crate) const ARCHIVER_RENEWALS: u32 = 4;
+/// How long the drop of a partition waits for whoever reads the log, while appends wait behind it.
+pub(crate) const DROP_LOCK_WITHIN: Duration = Duration::from_millis(500);
+/// How often it is tried.
+pub(crate) const DROP_ATTEMPTS: u32 = 20;
+/// Between two tries.
+pub(crate) const DROP_RETRY: Duration = Duration::from_secs(3);
+/// Commands that are looked at, and taken out of the read tables, at once.
+pub(crate) const FORGET_PAGE_ROWS: u32 = 500;

@@ -1,11 +1,15 @@
 //! The log, read in the order of its positions.
 
+use ledger_projections::{log_tree, retention};
 use ledger_protocol::event::Event;
+use ledger_protocol::merkle::HASH_BYTES;
+use ledger_protocol::tlog::{BundleIndex, EntryBundle, Tile, new_bundles};
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 use uuid::Uuid;
 
 use crate::Error;
-use crate::error::database;
+use crate::archive::Archive;
+use crate::error::{database, rows};
 use crate::limits::PAGE_ROWS;
 
 /// One event as it is stored.
@@ -22,12 +26,31 @@ pub(crate) async fn snapshot(pool: &PgPool) -> Result<Transaction<'static, Postg
     database(pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")).await
 }
 
-/// Hands over every event and returns the last position. A gap, or bytes that are no event, end it.
+/// Hands over every event, of what has left the database those in the archive, and returns the last
+/// position. A gap, or bytes that are no event, end it.
 pub(crate) async fn read(
     conn: &mut PgConnection,
+    archive: Option<&Archive>,
     mut take: impl FnMut(Stored) -> Result<(), Error>,
 ) -> Result<u64, Error> {
+    let through = retention::archived_through(conn).await.map_err(rows)?;
     let (mut last, mut after) = (0_u64, i64::MIN);
+    for bundle in new_bundles(0, through) {
+        let archive = archive.ok_or(Error::Archived { through })?;
+        let bytes = archived(conn, archive, bundle).await?;
+        for body in EntryBundle::first(&bytes, bundle.width()) {
+            let position = last + 1;
+            let event =
+                Event::decode(body).map_err(|source| Error::Unreadable { position, source })?;
+            let stream = event.stream.uuid();
+            take(Stored {
+                position,
+                stream,
+                event,
+            })?;
+            last = position;
+        }
+    }
     loop {
         // By position alone, wherever it lies, so that an event out of place is found.
         let page: Vec<(i64, Uuid, Vec<u8>)> = database(
@@ -62,4 +85,22 @@ pub(crate) async fn read(
             None => return Ok(last),
         }
     }
+}
+
+/// A bundle of events out of the archive, held against the hashes that the database has of them.
+pub(crate) async fn archived(
+    conn: &mut PgConnection,
+    archive: &Archive,
+    bundle: BundleIndex,
+) -> Result<Vec<u8>, Error> {
+    let tiles = log_tree::tiles(conn, &[bundle.tile()])
+        .await
+        .map_err(rows)?;
+    let hashes = tiles.first().map(Tile::encode).unwrap_or_default();
+    let hashes = hashes.get(..usize::from(bundle.width()) * HASH_BYTES);
+    let tile = hashes.and_then(|hashes| Tile::decode(bundle.tile(), hashes).ok());
+    let first = bundle.first_entry() + 1;
+    let tile = tile.ok_or(Error::NoTile { first })?;
+    let entries = archive.entries(bundle, &tile).await;
+    entries.map_err(Error::Archive)
 }

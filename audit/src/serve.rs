@@ -2,7 +2,8 @@
 //!
 //! Nothing is served that the newest published checkpoint does not cover. Each tile is held against
 //! that checkpoint's root first, and each entry against its tile: the path from a tile's first leaf
-//! to the root is made of all the hashes of the tile.
+//! to the root is made of all the hashes of the tile. So an entry may come from anywhere, also from
+//! an archive.
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +17,7 @@ use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use ledger_projections::{log, log_tree};
+use ledger_projections::{log, log_tree, retention};
 use ledger_protocol::tlog::{
     BundleIndex, Checkpoint, EntryBundle, InclusionProof, Note, Resource, TILE_WIDTH, Tile,
     TileIndex, Tiles, TreeHead,
@@ -25,6 +26,7 @@ use sqlx::{PgConnection, PgPool};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::archive::{Archive, ArchiveError};
 use crate::limits::{LOG_READS_AT_ONCE, LOG_STEP_WITHIN, TOLD_EVERY};
 
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
@@ -36,10 +38,12 @@ const SHORT: HeaderValue = HeaderValue::from_static("public, max-age=60");
 const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
 
 /// The log in this database: `/checkpoint`, `/tile/<level>/<index>`, `/tile/entries/<index>`.
-/// Without authentication: whoever reaches it reads every event.
-pub fn router(pool: PgPool) -> Router {
+/// Without authentication: whoever reaches it reads every event. Events that have left the database
+/// come from the archive; without it they are not there.
+pub fn router(pool: PgPool, archive: Option<Archive>) -> Router {
     let log = Log {
         pool,
+        archive,
         reads: Arc::new(Semaphore::new(LOG_READS_AT_ONCE)),
         told: Arc::new(Mutex::new(None)),
     };
@@ -52,6 +56,7 @@ pub fn router(pool: PgPool) -> Router {
 #[derive(Debug, Clone)]
 struct Log {
     pool: PgPool,
+    archive: Option<Archive>,
     reads: Arc<Semaphore>,
     /// When it was last told that what is kept is not what was signed.
     told: Arc<Mutex<Option<Instant>>>,
@@ -59,17 +64,40 @@ struct Log {
 
 /// Why there is nothing to serve.
 #[derive(Debug, thiserror::Error)]
-enum Unserved {
+pub enum Unserved {
+    /// The log has no such thing, or no checkpoint.
     #[error("the log has no such resource")]
     Absent,
+    /// It is in an archive, and none was given.
+    #[error("the events up to position {through} have left the database for an archive")]
+    Archived {
+        /// The last of them.
+        through: u64,
+    },
+    /// The archive has it not, or another one.
+    #[error("the archive cannot be read")]
+    Archive(#[from] ArchiveError),
+    /// The database.
     #[error("the database refused or did not answer")]
     Database(#[from] sqlx::Error),
+    /// Its tables.
     #[error("the log cannot be read")]
     Tables(#[from] ledger_projections::Error),
+    /// The newest checkpoint.
     #[error("the published checkpoint of size {size} is none")]
-    Checkpoint { size: u64 },
+    Checkpoint {
+        /// The size that it is kept under.
+        size: u64,
+    },
+    /// A tile was changed.
     #[error("`{tile}` is not what the checkpoint of size {size} was signed over")]
-    Tile { tile: TileIndex, size: u64 },
+    Tile {
+        /// Which.
+        tile: TileIndex,
+        /// Size of the tree that was signed.
+        size: u64,
+    },
+    /// An event was changed.
     #[error("the events of `{0}` are not those that were signed")]
     Entries(BundleIndex),
 }
@@ -83,13 +111,15 @@ async fn serve(State(log): State<Log>, uri: Uri) -> Response {
         // Never closed.
         let _slot = log.reads.acquire().await.ok();
         let mut conn = log.pool.acquire().await?;
-        read(&mut conn, resource).await
+        read(&mut conn, log.archive.as_ref(), resource).await
     };
     let busy = "the log cannot be read now; try again";
     match timeout(LOG_STEP_WITHIN, read).await {
         Ok(Ok(bytes)) => answer(resource, bytes),
-        Ok(Err(Unserved::Absent)) => refuse(StatusCode::NOT_FOUND, &Unserved::Absent.to_string()),
-        Ok(Err(error @ (Unserved::Database(_) | Unserved::Tables(_)))) => {
+        Ok(Err(error @ (Unserved::Absent | Unserved::Archived { .. }))) => {
+            refuse(StatusCode::NOT_FOUND, &error.to_string())
+        }
+        Ok(Err(error @ (Unserved::Database(_) | Unserved::Tables(_) | Unserved::Archive(_)))) => {
             let error = crate::checkpointer::chain(&error);
             tracing::debug!(error, "the log was not served");
             refuse(StatusCode::SERVICE_UNAVAILABLE, busy)
@@ -138,23 +168,33 @@ fn refuse(status: StatusCode, told: &str) -> Response {
     (status, headers, format!("{told}\n")).into_response()
 }
 
-async fn read(conn: &mut PgConnection, resource: Resource) -> Result<Vec<u8>, Unserved> {
+async fn read(
+    conn: &mut PgConnection,
+    archive: Option<&Archive>,
+    resource: Resource,
+) -> Result<Vec<u8>, Unserved> {
+    let (note, checkpoint) = newest(conn).await?;
+    match resource {
+        Resource::Checkpoint => Ok(note.into_bytes()),
+        Resource::Tile(tile) => Ok(hashes(conn, tile, checkpoint.head()).await?.encode()),
+        Resource::Entries(bundle) => entries(conn, archive, bundle, checkpoint.head()).await,
+    }
+}
+
+/// The newest checkpoint, as it is and as it is read.
+pub(crate) async fn newest(conn: &mut PgConnection) -> Result<(String, Checkpoint), Unserved> {
     let published = log_tree::newest(conn).await?.ok_or(Unserved::Absent)?;
     let size = published.size;
     let checkpoint = Note::parse(published.note.as_bytes())
         .and_then(|note| Checkpoint::parse(note.text()))
         .ok()
         .filter(|checkpoint| checkpoint.head().size == size);
-    let head = *checkpoint.ok_or(Unserved::Checkpoint { size })?.head();
-    match resource {
-        Resource::Checkpoint => Ok(published.note.into_bytes()),
-        Resource::Tile(tile) => Ok(hashes(conn, tile, &head).await?.encode()),
-        Resource::Entries(bundle) => entries(conn, bundle, &head).await,
-    }
+    let checkpoint = checkpoint.ok_or(Unserved::Checkpoint { size })?;
+    Ok((published.note, checkpoint))
 }
 
 /// A tile, as wide as asked, that is shown to be what was signed.
-async fn hashes(
+pub(crate) async fn hashes(
     conn: &mut PgConnection,
     wanted: TileIndex,
     head: &TreeHead,
@@ -212,13 +252,21 @@ fn at(tiles: &[Tile], level: u8, index: u64) -> Option<&Tile> {
 }
 
 /// Entries that are shown to be what was signed.
-async fn entries(
+pub(crate) async fn entries(
     conn: &mut PgConnection,
+    archive: Option<&Archive>,
     bundle: BundleIndex,
     head: &TreeHead,
 ) -> Result<Vec<u8>, Unserved> {
     let tile = hashes(conn, bundle.tile(), head).await?;
     let events = log::read(conn, bundle.first_entry(), bundle.width().into()).await?;
+    if events.len() < usize::from(bundle.width()) {
+        let through = retention::archived_through(conn).await?;
+        if through > bundle.first_entry() {
+            let archive = archive.ok_or(Unserved::Archived { through })?;
+            return Ok(archive.entries(bundle, &tile).await?);
+        }
+    }
     let bodies = events.iter().map(|event| event.bytes.as_slice()).collect();
     let wrong = |_| Unserved::Entries(bundle);
     let found = EntryBundle::new(bodies).map_err(wrong)?;

@@ -26,6 +26,7 @@ use crate::{Checked, Error, Report, check, replay};
 use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
 
 mod exports;
+mod retention;
 
 fn approver() -> SigningKey {
     SigningKey::from_bytes(&[7; 32])
@@ -258,12 +259,12 @@ fn places(report: &Report) -> Vec<(&str, &str)> {
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l7_an_honest_ledger_is_what_its_log_says(pool: PgPool) {
     assert_eq!(
-        replay(&pool).await.unwrap(),
+        replay(&pool, None).await.unwrap(),
         Report::default(),
         "an empty one, too"
     );
     World::new(pool.clone()).live_a_little().await;
-    let report = replay(&pool).await.unwrap();
+    let report = replay(&pool, None).await.unwrap();
     assert_eq!(report.differences, []);
     assert!(report.is_clean());
     assert_eq!((report.commands, report.nodes), (9, 2));
@@ -285,7 +286,7 @@ async fn l7_a_replay_reads_one_snapshot_while_appends_go_on(pool: PgPool) {
     };
     let replays = async {
         for _ in 0..10 {
-            assert_eq!(replay(&pool).await.unwrap().differences, []);
+            assert_eq!(replay(&pool, None).await.unwrap().differences, []);
         }
     };
     tokio::join!(appends, replays);
@@ -303,7 +304,7 @@ async fn l7_a_log_of_more_than_one_page_is_folded_whole(pool: PgPool) {
             .await
             .unwrap();
     }
-    let report = replay(&pool).await.unwrap();
+    let report = replay(&pool, None).await.unwrap();
     assert!(i64::try_from(report.events).unwrap() > crate::limits::PAGE_ROWS);
     assert_eq!(report.differences, []);
 }
@@ -383,7 +384,7 @@ async fn l7_every_row_that_was_tampered_with_is_found_and_named(pool: PgPool) {
     ];
     for (table, change, column) in cases {
         sql(&pool, &format!("UPDATE {table} SET {change}")).await;
-        let report = replay(&pool).await.unwrap();
+        let report = replay(&pool, None).await.unwrap();
         let named = places(&report);
         assert!(
             named.contains(&(*table, *column)),
@@ -400,7 +401,7 @@ async fn l7_every_row_that_was_tampered_with_is_found_and_named(pool: PgPool) {
         "command_keys",
     ] {
         sql(&pool, &format!("DELETE FROM {table}")).await;
-        let report = replay(&pool).await.unwrap();
+        let report = replay(&pool, None).await.unwrap();
         assert_eq!(places(&report), [(table, "(row)")]);
         assert!(
             report.differences[0]
@@ -409,7 +410,7 @@ async fn l7_every_row_that_was_tampered_with_is_found_and_named(pool: PgPool) {
         );
         restore(&pool, table).await;
     }
-    assert_eq!(replay(&pool).await.unwrap().differences, []);
+    assert_eq!(replay(&pool, None).await.unwrap().differences, []);
 }
 
 async fn restore(pool: &PgPool, table: &str) {
@@ -450,7 +451,7 @@ async fn l7_rows_that_the_log_never_made_are_found(pool: PgPool) {
         ("command_keys", "node", format!("{nil}, '', {nil}")),
     ] {
         sql(&pool, &format!("INSERT INTO {table} VALUES ({values})")).await;
-        let report = replay(&pool).await.unwrap();
+        let report = replay(&pool, None).await.unwrap();
         assert_eq!(places(&report), [(table, "(row)")]);
         assert_eq!(report.differences_total, 1);
         assert!(
@@ -481,7 +482,7 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
         "UPDATE events SET body = set_byte(body, 0, 200) WHERE position = 4",
     )
     .await;
-    let error = replay(&pool).await.unwrap_err();
+    let error = replay(&pool, None).await.unwrap_err();
     assert!(
         matches!(error, Error::Unreadable { position: 4, .. }),
         "{error:?}"
@@ -495,7 +496,7 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
         "UPDATE events SET body = set_byte(body, length(body) - 1, 77) WHERE position = 5",
     )
     .await;
-    let error = replay(&pool).await.unwrap_err();
+    let error = replay(&pool, None).await.unwrap_err();
     assert!(
         matches!(error, Error::Corrupt { position: 5, .. }),
         "{error:?}"
@@ -503,7 +504,7 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
     restore().await;
 
     sql(&pool, "DELETE FROM events WHERE position = 3").await;
-    let error = replay(&pool).await.unwrap_err();
+    let error = replay(&pool, None).await.unwrap_err();
     assert!(
         matches!(
             error,
@@ -522,7 +523,7 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
     )
     .await;
     // The log itself is whole, but the live tables know more than it says.
-    let report = replay(&pool).await.unwrap();
+    let report = replay(&pool, None).await.unwrap();
     assert!(!report.is_clean());
     restore().await;
 
@@ -532,7 +533,7 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
     )
     .await;
     assert_eq!(
-        places(&replay(&pool).await.unwrap()),
+        places(&replay(&pool, None).await.unwrap()),
         [("events", "stream")]
     );
     restore().await;
@@ -543,9 +544,9 @@ async fn l7_a_log_that_was_altered_is_an_error_that_names_the_position(pool: PgP
          WHERE other.position = 25 - events.position) WHERE position IN (12, 13)",
     )
     .await;
-    assert!(replay(&pool).await.is_err(), "two events swapped");
+    assert!(replay(&pool, None).await.is_err(), "two events swapped");
     restore().await;
-    assert!(replay(&pool).await.unwrap().is_clean());
+    assert!(replay(&pool, None).await.unwrap().is_clean());
 }
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
@@ -600,7 +601,7 @@ fn l7_a_report_is_bounded_and_counts_on() {
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn p3_a_scope_that_was_tampered_with_is_found(pool: PgPool) {
     World::new(pool.clone()).live_a_little().await;
-    assert!(replay(&pool).await.unwrap().is_clean());
+    assert!(replay(&pool, None).await.unwrap().is_clean());
     sql(&pool, "CREATE TABLE saved AS SELECT * FROM batch_leaves").await;
     let first = "(batch, place) = (SELECT batch, place FROM saved ORDER BY batch, place LIMIT 1)";
     for (change, column) in [
@@ -633,14 +634,14 @@ async fn p3_a_scope_that_was_tampered_with_is_found(pool: PgPool) {
         ),
     ] {
         sql(&pool, &change).await;
-        let report = replay(&pool).await.unwrap();
+        let report = replay(&pool, None).await.unwrap();
         let found = places(&report);
         assert_eq!(found, [("batch_leaves", column)], "{change}");
         sql(&pool, "DELETE FROM batch_leaves").await;
         sql(&pool, "INSERT INTO batch_leaves SELECT * FROM saved").await;
     }
     sql(&pool, "UPDATE batches SET approved = NOT approved").await;
-    let report = replay(&pool).await.unwrap();
+    let report = replay(&pool, None).await.unwrap();
     assert_eq!(places(&report), [("batches", "approved")]);
 }
 
@@ -657,9 +658,9 @@ async fn p1_what_is_signed_is_held_against_the_roots_that_were_published(pool: P
     let kinds = Registry::builtin();
     // Without a bundle there is nothing to hold it against.
     let policy = Policy::default();
-    assert_eq!(broken(&check(&pool, &kinds).await.unwrap()), 0);
+    assert_eq!(broken(&check(&pool, None, &kinds).await.unwrap()), 0);
     signer.publish(&pool, &policy, 0).await.unwrap();
-    assert_eq!(broken(&check(&pool, &kinds).await.unwrap()), 0);
+    assert_eq!(broken(&check(&pool, None, &kinds).await.unwrap()), 0);
 
     // Another root's bundle in its place: no signature holds, neither of commands nor of the state.
     sql(&pool, "DELETE FROM trust_bundles").await;
@@ -667,11 +668,11 @@ async fn p1_what_is_signed_is_held_against_the_roots_that_were_published(pool: P
     other.publish(&pool, &policy, 0).await.unwrap();
     let signed = sqlx::query_scalar("SELECT count(*) FROM command_keys");
     let signed: i64 = signed.fetch_one(&pool).await.unwrap();
-    let checked = check(&pool, &kinds).await.unwrap();
+    let checked = check(&pool, None, &kinds).await.unwrap();
     assert_eq!(broken(&checked), usize::try_from(signed).unwrap() + 1);
 
     sql(&pool, "UPDATE trust_bundles SET version = 2").await;
-    let checked = check(&pool, &kinds).await.unwrap();
+    let checked = check(&pool, None, &kinds).await.unwrap();
     assert_eq!(
         checked.broken_trust.as_ref().map(|broken| broken.version),
         Some(2)

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, api, audit, batch, bench, gateway, migrate, node, secret, serve, sweeper, tenant, token,
-    up, watch,
+    agent, api, audit, batch, bench, gateway, migrate, node, retention, secret, serve, sweeper,
+    tenant, token, up, watch,
 };
 use crate::exit::Failure;
 use crate::output::Output;
@@ -52,6 +52,7 @@ enum Command {
     Api(api::Options),
     Watch(watch::Options),
     Audit(audit::Options),
+    Retention(retention::Options),
     Bench(bench::Options),
 }
 
@@ -71,6 +72,7 @@ impl Command {
             | Self::Api(_)
             | Self::Watch(_)
             | Self::Audit(_)
+            | Self::Retention(_)
             | Self::Bench(_) => "warn",
         }
     }
@@ -96,6 +98,7 @@ impl Arguments {
             Command::Api(options) => api::run(options, output).await,
             Command::Watch(options) => watch::run(options, output).await,
             Command::Audit(options) => audit::run(options, output).await,
+            Command::Retention(options) => retention::run(options, output).await,
             Command::Bench(options) => bench::run(options, output).await,
         }
     }

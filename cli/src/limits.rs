@@ -106,3 +106,7 @@ pub(crate) const UP_STOP_SERVERS_WITHIN: Duration = Duration::from_millis(4_500)
 pub(crate) const UP_CERTIFICATE_SECONDS: u32 = 365 * 24 * 3_600;
 /// From a stop to the process's end: what is left is dropped, child processes included.
 pub(crate) const DROP_TASKS_WITHIN: Duration = Duration::from_millis(300);
+/// Fewest days for which an ended command stays: its idempotency key answers retries for so long.
+pub(crate) const COMMANDS_KEPT_DAYS_MIN: u32 = 30;
+/// Most days that a policy keeps anything: a hundred years, which is for ever.
+pub(crate) const KEPT_DAYS_MAX: u32 = 36_525;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
-use ledger_audit::{Checkpointing, HeldLogKey, LogKey as _};
+use ledger_audit::{Archive, Checkpointing, HeldLogKey, LogKey as _};
 use ledger_protocol::tlog::{Algorithm, KeyName, VerifierKey};
 
 use crate::exit::{Failure, Meaning as _};
@@ -33,6 +33,11 @@ pub(crate) struct LogOptions {
     /// authentication, so whoever reaches it reads every event. Without it the log is not served
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) log_listen: Option<SocketAddr>,
+    /// Folder to keep the log in besides its database, as files that any web server can serve to whoever
+    /// verifies it: whoever reads them reads every event. Events that have left the database
+    /// (`retention`) are served from it. Without it the log is in the database alone
+    #[arg(long, value_name = "FOLDER", value_parser = crate::archive::parse)]
+    pub(crate) log_archive: Option<Archive>,
 }
 
 impl LogOptions {

@@ -2,6 +2,7 @@
 //! their own crates.
 
 mod approvers;
+mod archive;
 mod args;
 mod client;
 mod commands;

@@ -72,6 +72,29 @@ pub(crate) async fn connect(url: &Secret, connections_max: u32) -> Result<PgPool
         .or_unavailable(format!("could not connect to Postgres at {at}"))
 }
 
+/// One connection as the schema's owner, to a schema that this program can work with.
+pub(crate) async fn connect_owner(url: &Secret) -> Result<PgConnection, Failure> {
+    let options = parse(url)?.application_name("command-ledger");
+    let at = At::of(&options);
+    let mut owner = connect_once(&options).await?;
+    check_version(&mut owner, &at).await?;
+    let owns = sqlx::query_scalar(
+        "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = 'events'::regclass",
+    );
+    let owns: bool = owns
+        .fetch_one(&mut owner)
+        .await
+        .map_err(|error| at.broken_off(error))?;
+    if owns {
+        Ok(owner)
+    } else {
+        Err(Failure::usage(format!(
+            "--postgres does not name the owner of the schema of {at}; this needs the URL that \
+             `command-ledger migrate` is run with"
+        )))
+    }
+}
+
 /// One connection, as whoever the URL names.
 pub(crate) async fn connect_once(options: &PgConnectOptions) -> Result<PgConnection, Failure> {
     let at = At::of(options);

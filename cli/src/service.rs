@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ledger::secrets::{self, DatabaseStore, MasterKeys};
 use ledger::{Clock, Ledger};
-use ledger_audit::Checkpointing;
+use ledger_audit::{Archive, Checkpointing};
 use ledger_gateway::{CertificateAuthority, Gateway};
 use ledger_protocol::kind::Registry;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -114,8 +114,13 @@ impl Service {
     }
 
     /// Serves the log to whoever verifies it.
-    pub(crate) fn start_log(&self, listener: TcpListener, endings: Endings) {
-        let router = ledger_audit::router(self.core.ledger.pool().clone());
+    pub(crate) fn start_log(
+        &self,
+        listener: TcpListener,
+        archive: Option<Archive>,
+        endings: Endings,
+    ) {
+        let router = ledger_audit::router(self.core.ledger.pool().clone(), archive);
         let serving = ledger_api::serve("the log", listener, router, self.edge.token());
         let serving = async {
             serving.await;
@@ -132,6 +137,18 @@ impl Service {
             let checkpointing = checkpointing.clone();
             async move {
                 ledger_audit::checkpoint(ledger, checkpointing, holder, token).await;
+                Ok::<_, anyhow::Error>(())
+            }
+        });
+    }
+
+    /// Keeps an archive up with the log.
+    pub(crate) fn start_archiver(&self, archive: Archive) {
+        let (ledger, holder) = (self.core.ledger.clone(), self.core.holder.clone());
+        self.workers.worker("the archiver", move |token| {
+            let (ledger, holder, archive) = (ledger.clone(), holder.clone(), archive.clone());
+            async move {
+                ledger_audit::archive(ledger, archive, holder, token).await;
                 Ok::<_, anyhow::Error>(())
             }
         });

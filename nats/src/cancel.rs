@@ -3,9 +3,10 @@
 //! The event does not say it, and the read tables may have moved on, so it is folded from the
 //! command's own events up to the request: the same answer whenever it is published.
 
-use ledger_projections::log;
+use ledger_projections::{commands, log};
 use ledger_protocol::command::{Command, StateName};
 use ledger_protocol::event::{Event, Outcome};
+use ledger_protocol::time::Timestamp;
 use sqlx::PgConnection;
 
 use crate::Error;
@@ -27,7 +28,28 @@ pub(crate) async fn state_after(
             .map_err(|source| Error::Unreadable { position, source })?;
         before.push(earlier);
     }
-    fold(&before, position)
+    let first = before.first().unwrap_or(event);
+    if first.version == 1 {
+        return fold(&before, position);
+    }
+    // Its first events have left the database.
+    let command = match event.command_id() {
+        Some(command) => commands::get(conn, command).await?,
+        None => None,
+    };
+    Ok(from_row(command.as_ref(), event))
+}
+
+/// What the command's row says of the time of the request. Of a command that has left the tables, too,
+/// only that its end is long past: then the least that can have been.
+fn from_row(command: Option<&Command>, request: &Event) -> StateName {
+    let by_then = |at: Option<Timestamp>| at.is_some_and(|at| at <= request.at);
+    match command {
+        Some(command) if by_then(command.running_at) => StateName::Running,
+        Some(command) if by_then(command.acked_at) => StateName::Acked,
+        Some(command) if !by_then(command.dispatched_at) => StateName::Ended(Outcome::Cancelled),
+        Some(_) | None => StateName::Dispatched,
+    }
 }
 
 fn fold(before: &[Event], position: u64) -> Result<StateName, Error> {

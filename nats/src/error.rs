@@ -89,6 +89,18 @@ pub enum Error {
         /// Id of the stream's message there.
         found: String,
     },
+    /// What the stream lacks has left the database.
+    #[error(
+        "the stream ends at {stream}, and the events up to {through} have left the database for an \
+         archive; nothing is published until an operator removes the stream, which is then made \
+         again from there on"
+    )]
+    Archived {
+        /// The stream's last sequence.
+        stream: u64,
+        /// The last position that is in the archive alone.
+        through: u64,
+    },
     /// The log has no event where one must be.
     #[error("the log has no event at position {position}")]
     Gap {
@@ -141,6 +153,7 @@ impl Error {
             Self::Url(_) | Self::ServerTooOld { .. } => Severity::Fatal,
             Self::Ahead { .. }
             | Self::Diverged { .. }
+            | Self::Archived { .. }
             | Self::Gap { .. }
             | Self::Unreadable { .. }
             | Self::Corrupt { .. } => Severity::Alarm,

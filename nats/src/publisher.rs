@@ -52,7 +52,7 @@ impl<'a> Publisher<'a> {
         options: &'a NatsOptions,
     ) -> Result<Self, Error> {
         connection.check_version()?;
-        let stream = stream::ensure(connection, options).await?;
+        let stream = stream::ensure(connection, options, ledger.pool()).await?;
         let stored = stream::verify(&stream, ledger.pool()).await?;
         let told = mark::read(ledger.pool()).await?;
         tracing::debug!(stored, told, "publishes from the stream's last sequence");

@@ -9,7 +9,7 @@ use async_nats::jetstream::context::GetStreamErrorKind;
 use async_nats::jetstream::stream::{
     Config, DiscardPolicy, Info, RawMessageErrorKind, RetentionPolicy, StorageType, Stream,
 };
-use ledger_projections::log;
+use ledger_projections::{log, retention};
 use ledger_protocol::event::Event;
 use ledger_protocol::id::EventId;
 use sqlx::PgPool;
@@ -48,13 +48,14 @@ pub(crate) fn config(options: &NatsOptions) -> Config {
     }
 }
 
-/// The stream, made unless it is there. What an older version of the ledger or other options left
-/// different is set right.
+/// The stream, made unless it is there; its first sequence is then the first position that the
+/// database has. What an older version of the ledger or other options left different is set right.
 pub(crate) async fn ensure(
     connection: &Connection,
     options: &NatsOptions,
+    pool: &PgPool,
 ) -> Result<Stream<Info>, Error> {
-    let wanted = config(options);
+    let mut wanted = config(options);
     let found = in_time("JetStream", limits::ANSWER_WITHIN, async {
         match connection.jetstream.get_stream(STREAM).await {
             Ok(stream) => Ok(Some(stream)),
@@ -73,6 +74,8 @@ pub(crate) async fn ensure(
     })
     .await?;
     let Some(stream) = found else {
+        let through = archived_through(pool).await?;
+        wanted.first_sequence = (through > 0).then_some(through + 1);
         let made = in_time("JetStream", limits::ANSWER_WITHIN, async {
             let made = connection.jetstream.create_stream(wanted).await;
             made.map_err(|error| Error::stream("make the stream", error))
@@ -120,9 +123,6 @@ pub(crate) async fn verify(stream: &Stream<Info>, pool: &PgPool) -> Result<u64, 
     // The stream is asked first: what it has was committed before, so the ledger shows it.
     let state = info(stream).await?.state;
     let last = state.last_sequence;
-    if last == 0 {
-        return Ok(0);
-    }
     let head = database(async {
         let mut conn = pool.acquire().await?;
         Ok::<_, Error>(log::head(&mut conn).await?)
@@ -130,6 +130,17 @@ pub(crate) async fn verify(stream: &Stream<Info>, pool: &PgPool) -> Result<u64, 
     .await?;
     if last > head {
         return Err(Error::Ahead { stream: last, head });
+    }
+    let through = archived_through(pool).await?;
+    if last < through {
+        return Err(Error::Archived {
+            stream: last,
+            through,
+        });
+    }
+    // A new stream, or one whose last event nothing here can be compared with.
+    if last == 0 || last == through {
+        return Ok(last);
     }
     let Some(found) = last_id(stream, last).await? else {
         // Its limits have taken the message; the sequence is all that is left.
@@ -144,6 +155,15 @@ pub(crate) async fn verify(stream: &Stream<Info>, pool: &PgPool) -> Result<u64, 
         });
     }
     Ok(last)
+}
+
+/// The last position that has left the database.
+async fn archived_through(pool: &PgPool) -> Result<u64, Error> {
+    database(async {
+        let mut conn = pool.acquire().await?;
+        Ok::<_, Error>(retention::archived_through(&mut conn).await?)
+    })
+    .await
 }
 
 /// What the stream has now.

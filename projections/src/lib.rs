@@ -13,6 +13,7 @@ pub mod log_export;
 pub mod log_tree;
 pub mod nodes;
 pub mod refused_reports;
+pub mod retention;
 pub mod rows;
 pub mod secrets;
 pub mod trust;

@@ -17,8 +17,17 @@ use crate::input::Input;
 use crate::methods::{Answer, render};
 
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct Timeline {
+    /// How many events have left the database for the archive: the first ones.
+    #[serde(skip_serializing_if = "is_none")]
+    archived_events: u64,
     events: Vec<EventView>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_none(number: &u64) -> bool {
+    *number == 0
 }
 
 #[derive(Serialize)]
@@ -43,7 +52,7 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
     caller
         .require_node(&api, Permission::NodesRead, node, None)
         .await?;
-    super::in_view(&api, &caller, node, command).await?;
+    let found = super::in_view(&api, &caller, node, command).await?;
     let recorded = log::stream(&mut *api.connection().await?, Stream::Command(command)).await?;
     let event = |recorded: &log::Recorded| {
         let event = Event::decode(&recorded.bytes).map_err(Error::internal)?;
@@ -57,8 +66,15 @@ pub(crate) async fn call(api: Api, caller: Arc<Caller>, mut input: Input) -> Ans
             body: body(&event.body),
         })
     };
-    let events = recorded.iter().map(event).collect::<Result<_, _>>()?;
-    render(&Timeline { events })
+    let events: Vec<_> = recorded.iter().map(event).collect::<Result<_, _>>()?;
+    // Versions are gapless, and what leaves is what is oldest.
+    let first = events
+        .first()
+        .map_or(found.version + 1, |first| first.version);
+    render(&Timeline {
+        archived_events: first.saturating_sub(1),
+        events,
+    })
 }
 
 /// The body with its times and signature as everywhere else in the API.

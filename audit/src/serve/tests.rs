@@ -48,7 +48,7 @@ async fn head_of(router: &Router) -> TreeHead {
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn u1_a_log_is_served_as_tlog_tiles_says(pool: PgPool) {
     let world = World::new(pool.clone());
-    let router = router(pool.clone());
+    let router = router(pool.clone(), None);
     assert_eq!(status(&router, "/checkpoint").await, 404);
     assert_eq!(status(&router, "/tile/0/000.p/1").await, 404);
     world.append(1, "a").await;
@@ -162,7 +162,7 @@ async fn u1_a_log_is_served_as_tlog_tiles_says(pool: PgPool) {
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn u1_nothing_is_served_that_is_not_what_was_signed(pool: PgPool) {
     let world = World::new(pool.clone());
-    let router = router(pool);
+    let router = router(pool, None);
     world.append(66_000, "a").await;
     world.sign(66_000).await;
     let flip = |level: u8, index: u16, at: u16| {

@@ -13,7 +13,7 @@ use ledger_protocol::tlog::{
 use sha2::{Digest as _, Sha256};
 
 use super::*;
-use crate::{Trusted, Verified, export, verify};
+use crate::{Archive, Trusted, Verified, export, verify};
 
 const ORIGIN: &str = "ledger.example/log";
 
@@ -67,13 +67,17 @@ async fn sign_log(pool: &PgPool, every: u64) -> Vec<Note> {
 }
 
 async fn exported(pool: &PgPool) -> Vec<u8> {
+    exported_with(pool, None).await
+}
+
+pub(super) async fn exported_with(pool: &PgPool, archive: Option<&Archive>) -> Vec<u8> {
     let mut file = Vec::new();
-    let exported = export(pool, &mut file, |_, _| {}).await.unwrap();
+    let exported = export(pool, archive, &mut file, |_, _| {}).await.unwrap();
     assert_eq!(exported.bytes, file.len() as u64);
     file
 }
 
-fn verified(file: &[u8], trusted: &Trusted) -> Verified {
+pub(super) fn verified(file: &[u8], trusted: &Trusted) -> Verified {
     verify(file, trusted, &mut |_, _| {}).unwrap()
 }
 
@@ -252,7 +256,7 @@ async fn u2_ten_thousand_events_are_exported_and_verified_and_no_damage_passes(p
     );
     assert_eq!((whole.extends, whole.trust_bundles), (Some(4 * every), 1));
     assert_eq!(whole.head.map(|head| head.size), Some(size));
-    let checked = check(&pool, &Registry::builtin()).await.unwrap();
+    let checked = check(&pool, None, &Registry::builtin()).await.unwrap();
     assert_eq!(
         (whole.commands, whole.live),
         (checked.commands, checked.live)
@@ -503,7 +507,9 @@ async fn u2_a_quorum_of_witnesses_is_asked_of_the_last_checkpoint(pool: PgPool) 
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn u2_what_was_changed_in_the_database_shows_at_its_position(pool: PgPool) {
-    let error = export(&pool, Vec::new(), |_, _| {}).await.unwrap_err();
+    let error = export(&pool, None, Vec::new(), |_, _| {})
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::NoCheckpoint), "{error:?}");
     small_log(&pool).await;
     // Not the log's word but one of the same length: the event still decodes.
@@ -517,7 +523,9 @@ async fn u2_what_was_changed_in_the_database_shows_at_its_position(pool: PgPool)
         "{told:?}"
     );
     sql(&pool, "DELETE FROM events WHERE position = 4").await;
-    let error = export(&pool, Vec::new(), |_, _| {}).await.unwrap_err();
+    let error = export(&pool, None, Vec::new(), |_, _| {})
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::Missing { position: 4 }), "{error:?}");
 }
 

@@ -14,6 +14,10 @@ mod receipt;
 mod verify;
 mod whom;
 
+pub(super) use progress::Progress;
+pub(super) use whom::Whom;
+
+use crate::archive::ArchiveOption;
 use crate::exit::{Code, Failure};
 use crate::limits::CONNECTIONS_OF_ONE_CALL;
 use crate::output::{Output, printable};
@@ -35,6 +39,8 @@ enum Verb {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
+        archive: ArchiveOption,
+        #[command(flatten)]
         postgres: PostgresOption,
     },
     /// Check every event against the rules that any log must keep: one end for each command, order,
@@ -43,6 +49,8 @@ enum Verb {
         /// Print the report as JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        archive: ArchiveOption,
         #[command(flatten)]
         postgres: PostgresOption,
     },
@@ -73,15 +81,25 @@ enum Verb {
 /// Does what the verb says.
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
     match options.verb {
-        Verb::Replay { json, postgres } => {
+        Verb::Replay {
+            json,
+            archive,
+            postgres,
+        } => {
             let pool = postgres::connect(&postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
-            let report = ledger_audit::replay(&pool).await.map_err(told)?;
+            let report = ledger_audit::replay(&pool, archive.archive.as_ref()).await;
+            let report = report.map_err(told)?;
             tell(&report, json, output)
         }
-        Verb::Check { json, postgres } => {
+        Verb::Check {
+            json,
+            archive,
+            postgres,
+        } => {
             let pool = postgres::connect(&postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
             let kinds = Registry::builtin();
-            let checked = ledger_audit::check(&pool, &kinds).await.map_err(told)?;
+            let checked = ledger_audit::check(&pool, archive.archive.as_ref(), &kinds).await;
+            let checked = checked.map_err(told)?;
             tell_checked(&checked, json, output)
         }
         Verb::Key { key, origin } => {
@@ -111,6 +129,8 @@ fn told(error: Error) -> Failure {
         | Error::Missing { .. }
         | Error::Bundle { .. }
         | Error::NoTile { .. }
+        | Error::Archived { .. }
+        | Error::Archive(_)
         | Error::Record(_)
         | Error::Write(_) => Code::Failed,
     };

@@ -10,6 +10,7 @@ pub(crate) mod bench;
 pub(crate) mod gateway;
 pub(crate) mod migrate;
 pub(crate) mod node;
+pub(crate) mod retention;
 pub(crate) mod secret;
 pub(crate) mod serve;
 pub(crate) mod sweeper;

@@ -130,13 +130,16 @@ pub(crate) async fn run(options: Options) -> Result<(), Failure> {
         ca_certificate,
     };
     if let Some(listener) = log_listener {
-        service.start_log(listener, endings.clone());
+        service.start_log(listener, options.log.log_archive.clone(), endings.clone());
     }
     service.start_api(listener, surroundings, endings);
     if let Some(checkpointing) = checkpointing {
         service.start_checkpointer(checkpointing);
     } else {
         tracing::warn!("no --log-key: this process does not sign the log");
+    }
+    if let Some(archive) = options.log.log_archive {
+        service.start_archiver(archive);
     }
     if let Some(keys) = &master_keys {
         service.start_keeper(keys);

@@ -163,7 +163,7 @@ impl Town {
             ..ledger_gateway::Options::default()
         };
         service.start_api(api, surroundings, endings.clone());
-        service.start_log(log, endings.clone());
+        service.start_log(log, None, endings.clone());
         service.start_gateway(gateway, authority, GATEWAY, settings, endings);
         let log_public_key = checkpointing.key.verifier_key().to_string();
         service.start_checkpointer(checkpointing);

@@ -119,7 +119,9 @@ async fn l11_a_stream_that_holds_more_than_the_ledger_is_left_alone(pool: PgPool
     let world = World::new(pool).await;
     let connection = world.connection().await;
     let options = world.options("one");
-    let made = stream::ensure(&connection, &options).await.unwrap();
+    let made = stream::ensure(&connection, &options, world.ledger.pool())
+        .await
+        .unwrap();
     let lost = format!("node.deleted.{}.{}", world.tenant, world.node);
     for _ in 0..2 {
         let sent = connection

@@ -12,6 +12,7 @@ use tokio::io::BufWriter;
 
 use super::progress::Progress;
 use super::told;
+use crate::archive::ArchiveOption;
 use crate::exit::{Failure, Meaning};
 use crate::lifecycle::Signals;
 use crate::limits::CONNECTIONS_OF_ONE_CALL;
@@ -26,6 +27,8 @@ pub(super) struct Options {
     /// Print what was written as JSON
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    archive: ArchiveOption,
     #[command(flatten)]
     postgres: PostgresOption,
 }
@@ -79,7 +82,14 @@ pub(super) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     let (unfinished, file) = Unfinished::create(out).await?;
     let mut writer = BufWriter::new(file);
     let mut progress = Progress::of("exported");
-    let export = ledger_audit::export(&pool, &mut writer, |done, all| progress.tell(done, all));
+    let export = ledger_audit::export(
+        &pool,
+        options.archive.archive.as_ref(),
+        &mut writer,
+        |done, all| {
+            progress.tell(done, all);
+        },
+    );
     let exported = tokio::select! {
         exported = export => exported.map_err(told)?,
         signal = signals.asked() => {

@@ -6,19 +6,19 @@ use std::time::Instant;
 use crate::limits::PROGRESS_EVERY;
 
 /// A line now and then; none for work that is done soon.
-pub(super) struct Progress {
+pub(in crate::commands) struct Progress {
     doing: &'static str,
     told: Instant,
 }
 
 impl Progress {
-    pub(super) fn of(doing: &'static str) -> Self {
+    pub(in crate::commands) fn of(doing: &'static str) -> Self {
         let told = Instant::now();
         Self { doing, told }
     }
 
     /// So many events of so many are done.
-    pub(super) fn tell(&mut self, done: u64, all: u64) {
+    pub(in crate::commands) fn tell(&mut self, done: u64, all: u64) {
         if self.told.elapsed() < PROGRESS_EVERY {
             return;
         }

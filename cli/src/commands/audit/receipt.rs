@@ -11,6 +11,7 @@ use ledger_protocol::receipt::{Proved, RECEIPT_BYTES_MAX, Receipt};
 use serde_json::{Value, json};
 
 use super::whom::Whom;
+use crate::archive::ArchiveOption;
 use crate::exit::{Code, Failure, Meaning};
 use crate::key_file;
 use crate::limits::CONNECTIONS_OF_ONE_CALL;
@@ -25,6 +26,8 @@ pub(super) struct Make {
     /// Where it is written; standard output unless given
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    archive: ArchiveOption,
     #[command(flatten)]
     postgres: PostgresOption,
 }
@@ -44,7 +47,8 @@ pub(super) struct Verify {
 /// Makes a receipt.
 pub(super) async fn make(options: Make, output: &mut Output) -> Result<(), Failure> {
     let pool = postgres::connect(&options.postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
-    let receipt = ledger_audit::receipt(&pool, options.command).await;
+    let receipt =
+        ledger_audit::receipt(&pool, options.archive.archive.as_ref(), options.command).await;
     let receipt = receipt.map_err(told)?.to_json();
     let Some(path) = options.out else {
         return output.json(&receipt);
@@ -60,7 +64,10 @@ fn told(error: ReceiptError) -> Failure {
         | ReceiptError::NotYet { .. }
         | ReceiptError::Projection(_)
         | ReceiptError::Snapshot(_) => Code::Unavailable,
-        ReceiptError::Checkpoint { .. }
+        ReceiptError::Archived { .. }
+        | ReceiptError::Archive(_)
+        | ReceiptError::Log(_)
+        | ReceiptError::Checkpoint { .. }
         | ReceiptError::Tree { .. }
         | ReceiptError::Event { .. } => Code::Failed,
     };

@@ -12,7 +12,7 @@ use crate::limits::KEY_FILE_BYTES_MAX;
 
 /// Whose word counts.
 #[derive(Debug, Args)]
-pub(super) struct Whom {
+pub(in crate::commands) struct Whom {
     /// The log's verifier key, `<name>+<key ID>+<base64>`, or a file with it
     #[arg(long, value_name = "KEY")]
     key: String,
@@ -26,12 +26,12 @@ pub(super) struct Whom {
 
 impl Whom {
     /// The log's key.
-    pub(super) fn log(&self) -> Result<VerifierKey, Failure> {
+    pub(in crate::commands) fn log(&self) -> Result<VerifierKey, Failure> {
         key("--key", &self.key)
     }
 
     /// The witnesses' keys, and how many of them must have cosigned.
-    pub(super) fn witnesses(&self) -> Result<(Vec<VerifierKey>, usize), Failure> {
+    pub(in crate::commands) fn witnesses(&self) -> Result<(Vec<VerifierKey>, usize), Failure> {
         let witnesses = self.witness.iter().map(|text| key("--witness", text));
         let witnesses: Vec<VerifierKey> = witnesses.collect::<Result<_, _>>()?;
         let quorum = self.witness_quorum.map_or(witnesses.len(), NonZero::get);
@@ -39,7 +39,7 @@ impl Whom {
     }
 
     /// The policy that they make; the log's name is its origin.
-    pub(super) fn policy(&self) -> Result<Policy, Failure> {
+    pub(in crate::commands) fn policy(&self) -> Result<Policy, Failure> {
         let (log, (witnesses, quorum)) = (self.log()?, self.witnesses()?);
         let origin = log.name().as_str().to_owned();
         let policy = Policy::new(&origin, vec![log], witnesses, quorum);
