@@ -4,12 +4,15 @@
 //! Nothing that is in an archive is believed: whoever reads events of it holds them against the tree. A
 //! file of it, once written, is never replaced by another one; the checkpoint alone is.
 
+mod bucket;
 mod folder;
 pub(crate) mod streams;
 
 use std::fmt;
 use std::path::PathBuf;
 
+use bucket::Bucket;
+pub use bucket::{BucketAt, InvalidBucket};
 use folder::Folder;
 use ledger_protocol::limits::EVENT_BYTES_MAX;
 use ledger_protocol::merkle::HASH_BYTES;
@@ -48,6 +51,29 @@ pub enum ArchiveError {
         /// Its path in the archive.
         file: String,
     },
+    /// The bucket does not answer.
+    #[error("the bucket does not answer as it should about {file}")]
+    Bucket {
+        /// The object's key, without the prefix.
+        file: String,
+        /// Why.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The bucket refuses.
+    #[error("the bucket refuses {file} with status {status}")]
+    Refused {
+        /// The object's key, without the prefix.
+        file: String,
+        /// HTTP status.
+        status: u16,
+    },
+    /// What a bucket says that it has cannot be read.
+    #[error("the bucket's list of what is below {file} is not readable")]
+    Listing {
+        /// The key, without the prefix.
+        file: String,
+    },
     /// The thread that reads and writes.
     #[error("the thread that reads and writes the archive ended")]
     Thread(#[from] tokio::task::JoinError),
@@ -62,12 +88,14 @@ pub struct Archive {
 #[derive(Debug, Clone)]
 enum Place {
     Folder(Folder),
+    Bucket(Bucket),
 }
 
 impl fmt::Display for Archive {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
             Place::Folder(folder) => folder.fmt(f),
+            Place::Bucket(bucket) => bucket.fmt(f),
         }
     }
 }
@@ -79,6 +107,12 @@ impl Archive {
         Self { place }
     }
 
+    /// An archive in a bucket, which is there.
+    pub fn bucket(at: BucketAt) -> Result<Self, InvalidBucket> {
+        let place = Place::Bucket(Bucket::new(at)?);
+        Ok(Self { place })
+    }
+
     /// What the archive has there.
     pub(crate) async fn read(&self, resource: Resource) -> Result<Option<Vec<u8>>, ArchiveError> {
         self.read_file(resource.to_string(), bytes_max(resource))
@@ -88,6 +122,7 @@ impl Archive {
     async fn read_file(&self, file: String, most: usize) -> Result<Option<Vec<u8>>, ArchiveError> {
         match &self.place {
             Place::Folder(folder) => folder.read(file, most).await,
+            Place::Bucket(bucket) => bucket.read(file, most).await,
         }
     }
 
@@ -114,6 +149,7 @@ impl Archive {
         }
         match &self.place {
             Place::Folder(folder) => folder.replace(file, bytes).await,
+            Place::Bucket(bucket) => bucket.replace(file, bytes).await,
         }
     }
 
@@ -121,6 +157,8 @@ impl Archive {
     pub(crate) async fn flush(&self) -> Result<(), ArchiveError> {
         match &self.place {
             Place::Folder(folder) => folder.flush().await,
+            // An object is there for good once it was taken.
+            Place::Bucket(_) => Ok(()),
         }
     }
 
@@ -130,6 +168,7 @@ impl Archive {
         let file = Resource::Checkpoint.to_string();
         match &self.place {
             Place::Folder(folder) => folder.replace(file, note.into_bytes()).await,
+            Place::Bucket(bucket) => bucket.replace(file, note.into_bytes()).await,
         }?;
         self.flush().await
     }
@@ -147,6 +186,7 @@ impl Archive {
             let partials = format!("{whole}.p");
             match &self.place {
                 Place::Folder(folder) => folder.remove(partials).await?,
+                Place::Bucket(bucket) => bucket.remove(partials).await?,
             }
         }
         Ok(())

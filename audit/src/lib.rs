@@ -33,7 +33,7 @@ mod tests;
 mod trust;
 mod verify;
 
-pub use archive::{Archive, ArchiveError};
+pub use archive::{Archive, ArchiveError, BucketAt, InvalidBucket};
 pub use archiver::{ArchiverError, archive};
 pub use check::{Checked, check};
 pub use checkpointer::{Checkpointing, checkpoint};

@@ -64,3 +64,15 @@ pub(crate) const DROP_ATTEMPTS: u32 = 20;
 pub(crate) const DROP_RETRY: Duration = Duration::from_secs(3);
 /// Commands that are looked at, and taken out of the read tables, at once.
 pub(crate) const FORGET_PAGE_ROWS: u32 = 500;
+/// A connection to an archive's bucket.
+pub(crate) const BUCKET_CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// An answer of it; the largest object has 16 MiB.
+pub(crate) const BUCKET_ANSWER_WITHIN: Duration = Duration::from_secs(60);
+/// How often a request is sent that may yet succeed.
+pub(crate) const BUCKET_ATTEMPTS: u32 = 4;
+/// Before the second attempt; before each later one as much longer.
+pub(crate) const BUCKET_RETRY: Duration = Duration::from_millis(300);
+/// How long a signed URL holds.
+pub(crate) const BUCKET_SIGNED_FOR: Duration = Duration::from_mins(5);
+/// Largest answer that is no object, in bytes: a list of a thousand.
+pub(crate) const BUCKET_LIST_BYTES_MAX: usize = 4 * 1024 * 1024;

@@ -33,10 +33,11 @@ pub(crate) struct LogOptions {
     /// authentication, so whoever reaches it reads every event. Without it the log is not served
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) log_listen: Option<SocketAddr>,
-    /// Folder to keep the log in besides its database, as files that any web server can serve to whoever
-    /// verifies it: whoever reads them reads every event. Events that have left the database
-    /// (`retention`) are served from it. Without it the log is in the database alone
-    #[arg(long, value_name = "FOLDER", value_parser = crate::archive::parse)]
+    /// Folder, or S3-compatible bucket, to keep the log in besides its database, as files that any web
+    /// server can serve to whoever verifies it: whoever reads them reads every event. Events that have
+    /// left the database (`retention`) are served from it. A bucket is used with AWS_ACCESS_KEY_ID,
+    /// AWS_SECRET_ACCESS_KEY, AWS_REGION and, for one that is not at AWS, AWS_ENDPOINT_URL
+    #[arg(long, value_name = "FOLDER|s3://BUCKET/PREFIX", value_parser = crate::archive::parse)]
     pub(crate) log_archive: Option<Archive>,
 }
 

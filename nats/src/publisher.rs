@@ -54,7 +54,9 @@ impl<'a> Publisher<'a> {
         connection.check_version()?;
         let stream = stream::ensure(connection, options, ledger.pool()).await?;
         let stored = stream::verify(&stream, ledger.pool()).await?;
-        let told = mark::read(ledger.pool()).await?;
+        // What has left the database is told to nobody.
+        let through = stream::archived_through(ledger.pool()).await?;
+        let told = mark::read(ledger.pool()).await?.max(through);
         tracing::debug!(stored, told, "publishes from the stream's last sequence");
         Ok(Self {
             ledger,

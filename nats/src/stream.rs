@@ -158,7 +158,7 @@ pub(crate) async fn verify(stream: &Stream<Info>, pool: &PgPool) -> Result<u64, 
 }
 
 /// The last position that has left the database.
-async fn archived_through(pool: &PgPool) -> Result<u64, Error> {
+pub(crate) async fn archived_through(pool: &PgPool) -> Result<u64, Error> {
     database(async {
         let mut conn = pool.acquire().await?;
         Ok::<_, Error>(retention::archived_through(&mut conn).await?)

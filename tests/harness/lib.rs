@@ -5,7 +5,7 @@
 //! `daemon` a node's end of a session, `fleet` many nodes, `front` one address for several services,
 //! `liar` a gateway that somebody has taken over, `module` a program that queues commands, `site` an
 //! agent with what it reaches,
-//! `nats` a server and what its stream holds, `tree` what the system knows of processes and sockets.
+//! `nats` a server and what its stream holds, `bucket` an S3-compatible server, `tree` what the system knows of processes and sockets.
 //! To add a fixture: a module here, and everything that it
 //! starts ends with the value that stands for it.
 #![expect(
@@ -18,6 +18,7 @@
 
 pub mod api;
 pub mod binary;
+pub mod bucket;
 pub mod daemon;
 pub mod database;
 pub mod fleet;

@@ -17,6 +17,7 @@ pub struct Service {
     /// Where it listens.
     pub address: SocketAddr,
     arguments: Vec<String>,
+    variables: Vec<(String, String)>,
     ready: &'static str,
 }
 
@@ -45,6 +46,11 @@ pub async fn serve(postgres: &Url, nats: Option<&str>) -> Service {
 /// `command-ledger serve` with these arguments and no publisher.
 pub async fn serve_with(postgres: &Url, more: &[&str]) -> Service {
     start("serve", postgres, more, "the API is served").await
+}
+
+/// The same, with variables.
+pub async fn serve_in(postgres: &Url, more: &[&str], variables: &[(String, String)]) -> Service {
+    start_in("serve", postgres, more, "the API is served", variables).await
 }
 
 /// `command-ledger gateway`, with the authority in this folder.
@@ -84,6 +90,16 @@ pub async fn gateway_of_many(postgres: &Url, authority: &str, name: &str, nats: 
 }
 
 async fn start(command: &str, postgres: &Url, more: &[&str], ready: &'static str) -> Service {
+    start_in(command, postgres, more, ready, &[]).await
+}
+
+async fn start_in(
+    command: &str,
+    postgres: &Url,
+    more: &[&str],
+    ready: &'static str,
+    variables: &[(String, String)],
+) -> Service {
     let mut arguments = vec![
         "--log-format",
         "json",
@@ -94,20 +110,29 @@ async fn start(command: &str, postgres: &Url, more: &[&str], ready: &'static str
     arguments.extend(more);
     let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let (process, address) = launch(&arguments, any, ready).await;
+    let variables = variables.to_vec();
+    let (process, address) = launch(&arguments, any, ready, &variables).await;
     Service {
         process,
         address,
         arguments,
+        variables,
         ready,
     }
 }
 
-async fn launch(arguments: &[String], at: SocketAddr, ready: &str) -> (Process, SocketAddr) {
+async fn launch(
+    arguments: &[String],
+    at: SocketAddr,
+    ready: &str,
+    variables: &[(String, String)],
+) -> (Process, SocketAddr) {
     let at = at.to_string();
     let mut arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     arguments.extend(["--listen", &at]);
-    let mut process = Process::start(&arguments);
+    let variables = variables.iter();
+    let variables: Vec<_> = variables.map(|(name, value)| (&**name, &**value)).collect();
+    let mut process = Process::start_with(&arguments, &variables);
     // The address stands nowhere but in the log, for port 0 is any port.
     let address = |line: &str| {
         let line: Value = serde_json::from_str(line).ok()?;
@@ -139,6 +164,7 @@ impl Service {
 
     /// Starts again what has died, on the same address.
     pub async fn revive(&mut self) {
-        (self.process, _) = launch(&self.arguments, self.address, self.ready).await;
+        (self.process, _) =
+            launch(&self.arguments, self.address, self.ready, &self.variables).await;
     }
 }

@@ -1,5 +1,6 @@
 //! What must hold, through real processes, sockets and servers.
 
+mod archives;
 mod attested;
 mod bad_frames;
 mod bad_input;

@@ -23,7 +23,7 @@ use crate::postgres::{self, PostgresOption};
 pub(crate) struct Options {
     /// The archive, brought up with the log first; a partition is dropped only after all that the
     /// archive has of it was read back and held against what the log's key has signed
-    #[arg(long, value_name = "FOLDER", value_parser = archive::parse)]
+    #[arg(long, value_name = "FOLDER|s3://BUCKET/PREFIX", value_parser = archive::parse)]
     archive: Archive,
     /// Days for which events stay in the database: a partition leaves when its youngest event is older.
     /// Afterwards `commands.timeline` lacks them, `audit` finds them with --archive

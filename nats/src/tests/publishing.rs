@@ -11,6 +11,7 @@ use crate::error::Severity;
 use crate::publisher::Publisher;
 use crate::run::Link;
 use crate::{Error, STREAM, stream};
+use ledger_projections::retention;
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l9_every_event_is_in_the_stream_once_and_its_sequence_is_its_position(pool: PgPool) {
@@ -167,6 +168,61 @@ async fn l11_a_stream_that_holds_more_than_the_ledger_is_left_alone(pool: PgPool
         Err(error) = publisher.tail(|| {}) => panic!("{error}"),
         () = world.assert_whole() => {}
     }
+    world.end().await;
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn l9_a_stream_that_is_made_anew_begins_where_the_database_does(pool: PgPool) {
+    // Partitions that a test can fill; where they lie is the schema owner's to say.
+    for statement in [
+        "DROP TABLE events_000000",
+        "CREATE TABLE events_000000 PARTITION OF events FOR VALUES FROM (0) TO (30)",
+        "CREATE TABLE events_rest PARTITION OF events FOR VALUES FROM (30) TO (10000000)",
+    ] {
+        sqlx::query(statement).execute(&pool).await.unwrap();
+    }
+    let world = World::new(pool.clone()).await;
+    let (connection, options) = (world.connection().await, world.options("one"));
+    for number in 0..30 {
+        world.enqueue_and_cancel(&format!("api:{number}")).await;
+    }
+    // A stream that was put back to before what has left is not written to.
+    let short = stream::ensure(&connection, &options, &pool).await.unwrap();
+    drop(short);
+    let mut owner = pool.acquire().await.unwrap();
+    let mut parts = retention::partitions(&mut owner).await.unwrap().into_iter();
+    let oldest = parts.next().unwrap();
+    assert_eq!((oldest.first, oldest.last), (0, 29));
+    retention::drop_partition(&mut owner, &oldest, "elsewhere", "a note")
+        .await
+        .unwrap();
+    let refusal = Publisher::open(&world.ledger, &connection, &options).await;
+    let refusal = refusal.err().unwrap();
+    assert!(
+        matches!(
+            refusal,
+            Error::Archived {
+                stream: 0,
+                through: 29
+            }
+        ),
+        "{refusal}"
+    );
+    assert_eq!(refusal.severity(), Severity::Alarm);
+
+    connection.jetstream.delete_stream(STREAM).await.unwrap();
+    let mut publisher = Publisher::open(&world.ledger, &connection, &options)
+        .await
+        .unwrap();
+    tokio::select! {
+        Err(error) = publisher.tail(|| {}) => panic!("{error}"),
+        () = world.assert_whole() => {}
+    }
+    drop(publisher);
+    // Whoever opens it next goes on.
+    world.publisher("two");
+    world.enqueue_and_cancel("api:more").await;
+    world.assert_whole().await;
     world.end().await;
 }
 

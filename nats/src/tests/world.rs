@@ -144,12 +144,16 @@ impl World {
     }
 
     pub(super) async fn events(&self) -> Vec<Event> {
+        self.log().await.1
+    }
+
+    /// The first position that the database has, and the events from there on.
+    async fn log(&self) -> (u64, Vec<Event>) {
         let mut conn = self.ledger.pool().acquire().await.unwrap();
         let recorded = log::read(&mut conn, 0, 1_000_000).await.unwrap();
-        recorded
-            .iter()
-            .map(|recorded| Event::decode(&recorded.bytes).unwrap())
-            .collect()
+        let first = recorded.first().map_or(1, |first| first.position);
+        let event = |recorded: &log::Recorded| Event::decode(&recorded.bytes).unwrap();
+        (first, recorded.iter().map(event).collect())
     }
 
     /// Waits until the stream ends where the log does, then compares every message with its event.
@@ -161,14 +165,14 @@ impl World {
                 Err(_) => 0,
             }
         };
-        let events = self.events().await;
+        let (first, events) = self.log().await;
         until("the stream has every event", async || {
-            last().await == events.len() as u64
+            last().await == first - 1 + events.len() as u64
         })
         .await;
         let stream = connection.jetstream.get_stream(STREAM).await.unwrap();
         assert_eq!(stream.cached_info().state.messages, events.len() as u64);
-        for (position, event) in (1..).zip(&events) {
+        for (position, event) in (first..).zip(&events) {
             let (message_subject, headers) = message(&stream, position).await;
             assert_eq!(
                 header(&headers, "Nats-Msg-Id"),
