@@ -50,6 +50,14 @@ CREATE TABLE public.api_tokens (
     CONSTRAINT api_tokens_secret_sha256_check CHECK ((octet_length(secret_sha256) = 32))
 );
 
+CREATE TABLE public.archivings (
+    through bigint NOT NULL,
+    archive text NOT NULL,
+    checkpoint text NOT NULL,
+    archived_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT archivings_through_check CHECK ((through > 0))
+);
+
 CREATE TABLE public.batch_leaves (
     batch uuid NOT NULL,
     place integer NOT NULL,
@@ -138,6 +146,11 @@ CREATE TABLE public.events_000002 (
     body bytea CONSTRAINT events_body_not_null NOT NULL,
     CONSTRAINT events_body_check CHECK ((octet_length(body) <= 65535)),
     CONSTRAINT events_position_check CHECK (("position" > 0))
+);
+
+CREATE TABLE public.forgettings (
+    ended_before bigint NOT NULL,
+    forgotten_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
 CREATE TABLE public.join_tokens (
@@ -269,6 +282,9 @@ ALTER TABLE ONLY public.events ATTACH PARTITION public.events_000002 FOR VALUES 
 ALTER TABLE ONLY public.api_tokens
     ADD CONSTRAINT api_tokens_pkey PRIMARY KEY (id);
 
+ALTER TABLE ONLY public.archivings
+    ADD CONSTRAINT archivings_pkey PRIMARY KEY (through);
+
 ALTER TABLE ONLY public.batch_leaves
     ADD CONSTRAINT batch_leaves_once UNIQUE (batch, hash);
 
@@ -307,6 +323,9 @@ ALTER TABLE ONLY public.events_000001
 
 ALTER TABLE ONLY public.events_000002
     ADD CONSTRAINT events_000002_pkey PRIMARY KEY (shard, "position");
+
+ALTER TABLE ONLY public.forgettings
+    ADD CONSTRAINT forgettings_pkey PRIMARY KEY (ended_before);
 
 ALTER TABLE ONLY public.join_tokens
     ADD CONSTRAINT join_tokens_pkey PRIMARY KEY (id);
@@ -395,6 +414,8 @@ ALTER INDEX public.events_pkey ATTACH PARTITION public.events_000002_pkey;
 
 ALTER INDEX public.events_stream ATTACH PARTITION public.events_000002_stream_position_idx;
 
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.archivings FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
@@ -405,6 +426,8 @@ CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events_
 
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events_000002 FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.forgettings FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+
 ALTER TABLE ONLY public.api_tokens
     ADD CONSTRAINT api_tokens_tenant_fkey FOREIGN KEY (tenant) REFERENCES public.tenants(id);
 
@@ -414,6 +437,8 @@ REVOKE ALL ON FUNCTION public.extend_log() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.extend_log() TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.api_tokens TO command_ledger_service;
+
+GRANT SELECT ON TABLE public.archivings TO command_ledger_service;
 
 GRANT SELECT,INSERT ON TABLE public.batch_leaves TO command_ledger_service;
 
@@ -428,6 +453,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.commands_live TO command_ledge
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE public.commands_settled TO command_ledger_service;
 
 GRANT SELECT,INSERT ON TABLE public.events TO command_ledger_service;
+
+GRANT SELECT ON TABLE public.forgettings TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.join_tokens TO command_ledger_service;
 

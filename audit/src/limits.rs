@@ -67,7 +67,7 @@ pub(crate) const FORGET_PAGE_ROWS: u32 = 500;
 /// A connection to an archive's bucket.
 pub(crate) const BUCKET_CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// An answer of it; the largest object has 16 MiB.
-pub(crate) const BUCKET_ANSWER_WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const BUCKET_ANSWER_WITHIN: Duration = Duration::from_mins(1);
 /// How often a request is sent that may yet succeed.
 pub(crate) const BUCKET_ATTEMPTS: u32 = 4;
 /// Before the second attempt; before each later one as much longer.

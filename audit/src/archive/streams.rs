@@ -142,8 +142,8 @@ impl Positions {
             let pairs = bytes.as_chunks::<PAIR_BYTES>().0;
             let own = |pair: &&[u8; PAIR_BYTES]| pair.starts_with(self.stream.as_bytes());
             let position = |pair: &[u8; PAIR_BYTES]| {
-                let [.., a, b, c, d, e, f, g, h] = *pair;
-                u64::from_be_bytes([a, b, c, d, e, f, g, h])
+                let (_, number) = pair.split_last_chunk().unwrap_or((&[], &[0; 8]));
+                u64::from_be_bytes(*number)
             };
             let own = pairs.iter().filter(own).map(position);
             self.found = own.filter(|position| portion.has(*position)).collect();

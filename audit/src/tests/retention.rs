@@ -299,7 +299,9 @@ async fn u2_a_log_whose_old_events_have_left_is_as_provable_as_before(pool: PgPo
             .execute(&mut *service)
             .await
             .unwrap_err();
-        let code = refused.as_database_error().and_then(|error| error.code());
+        let code = refused
+            .as_database_error()
+            .and_then(sqlx::error::DatabaseError::code);
         assert_eq!(code.as_deref(), Some("42501"), "{statement}");
     }
 }
