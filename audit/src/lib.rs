@@ -9,10 +9,12 @@
 //!
 //! For those who do not trust this database there is the log's tree: [`checkpoint`] grows and signs
 //! it, [`router`] serves it to any client of C2SP tlog-tiles (SPEC U1), and a [`receipt`] shows what
-//! happened to one command (SPEC U3).
+//! happened to one command (SPEC U3). A [`Witness`] is what somebody else runs: it cosigns only what
+//! extends what it has seen of a log (SPEC U4).
 
 mod check;
 mod checkpointer;
+mod durable;
 mod error;
 mod export;
 mod fold;
@@ -29,9 +31,10 @@ mod tables;
 mod tests;
 mod trust;
 mod verify;
+mod witness;
 
 pub use check::{Checked, check};
-pub use checkpointer::{Checkpointing, checkpoint};
+pub use checkpointer::{Checkpointing, InvalidWitness, WitnessAt, checkpoint};
 pub use error::Error;
 pub use export::{Exported, export};
 pub use log_key::{HeldLogKey, LogKey, LogKeyFailure, SigningNote};
@@ -40,3 +43,4 @@ pub use replay::replay;
 pub use report::{Difference, Report};
 pub use serve::router;
 pub use verify::{Cosigned, InvalidTrust, Place, Problem, Trusted, Verified, verify};
+pub use witness::{Unopened, Witness, witness_router};

@@ -20,8 +20,9 @@ pub(crate) const VIOLATIONS_MAX: usize = 1_000;
 pub(crate) const LOOK_SECONDS: u32 = 10;
 /// How late a sweep may be before a command that has not ended counts as overdue, in seconds.
 pub(crate) const SWEEP_LATE_SECONDS: u32 = 60;
-/// Largest memory of the log's signer that is read, in bytes: a note with one signature.
-pub(crate) const MEMORY_BYTES_MAX: u64 = 16 * 1024;
+/// Largest memory of the log's signer, or of a witness, that is read, in bytes: a note with the log's
+/// signature, or one as it was served, with those of witnesses.
+pub(crate) const MEMORY_BYTES_MAX: u64 = 64 * 1024;
 /// Between two checkpoints while the log grows; SPEC U1 asks for one each second at least.
 pub(crate) const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 /// Between two looks at the log, also when nobody told of growth.
@@ -50,3 +51,25 @@ pub(crate) const EXPORT_PAGE_BUNDLES: usize = 16;
 pub(crate) const CHECKPOINTS_PAGE_ROWS: u32 = 64;
 /// Bundles of events that wait to be held against the rules while others are hashed.
 pub(crate) const BUNDLES_WAITING_MAX: usize = 2;
+/// Witnesses that a log may ask.
+pub(crate) const WITNESSES_MAX: usize = 16;
+/// How long a checkpoint waits for cosignatures. With what else there is to do, it must be less than
+/// the second in which SPEC U1 asks for a checkpoint.
+pub(crate) const COSIGNED_WITHIN: Duration = Duration::from_millis(600);
+/// Largest answer of a witness that is read, in bytes; a cosignature takes some 200.
+pub(crate) const WITNESS_ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// What is told of a witness's refusal, in characters.
+pub(crate) const WITNESS_TOLD_CHARS_MAX: usize = 120;
+/// First pause after a witness failed to cosign; it doubles up to the next bound.
+pub(crate) const WITNESS_PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Longest pause before a witness is asked again.
+pub(crate) const WITNESS_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// Largest `add-checkpoint` body that our witness reads, in bytes: a note with 16 quantum-safe
+/// signatures of nearly 7,000 bytes fits.
+pub(crate) const ADD_CHECKPOINT_BYTES_MAX: usize = 128 * 1024;
+/// Longest time in which such a body must have arrived.
+pub(crate) const ADD_CHECKPOINT_READ_WITHIN: Duration = Duration::from_secs(10);
+/// Checkpoints that our witness verifies and flushes at once; the others wait.
+pub(crate) const COSIGNINGS_AT_ONCE: usize = 16;
+/// How long one may wait for its turn.
+pub(crate) const COSIGNING_WAIT_MAX: Duration = Duration::from_secs(10);

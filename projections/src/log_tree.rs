@@ -93,7 +93,8 @@ fn published(row: Option<(i64, String)>) -> Result<Option<Published>, Error> {
     .transpose()
 }
 
-/// Publishes a checkpoint; `false` when another one of this size is there.
+/// Publishes a checkpoint; `false` when another one of this size is there. The same one with other
+/// signatures is no other: that of the log is always the same, those of witnesses never are.
 pub async fn publish(conn: &mut PgConnection, size: u64, note: &str) -> Result<bool, Error> {
     let there: String = sqlx::query_scalar(
         "WITH added AS (
@@ -105,5 +106,10 @@ pub async fn publish(conn: &mut PgConnection, size: u64, note: &str) -> Result<b
     .bind(note)
     .fetch_one(conn)
     .await?;
-    Ok(there == note)
+    Ok(text(&there) == text(note))
+}
+
+/// What was signed: a checkpoint has no empty line, and one comes after it.
+fn text(note: &str) -> &str {
+    note.split_once("\n\n").map_or(note, |(text, _)| text)
 }

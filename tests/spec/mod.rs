@@ -24,3 +24,4 @@ mod tail;
 mod trust;
 mod up;
 mod usage;
+mod witnesses;

@@ -17,3 +17,4 @@ pub(crate) mod tenant;
 pub(crate) mod token;
 pub(crate) mod up;
 pub(crate) mod watch;
+pub(crate) mod witness;
