@@ -18,11 +18,12 @@ use sqlx::PgConnection;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
+use crate::checkpoints::Checkpoints;
 use crate::connection::Connection;
 use crate::error::{database, in_time};
 use crate::options::NatsOptions;
 use crate::workflows::Workflows;
-use crate::{Error, cancel, cloud_event, data, limits, mark, stream, subject};
+use crate::{Error, STREAM, cancel, cloud_event, data, limits, mark, stream, subject};
 
 /// An event with what is sent of it.
 struct Entry {
@@ -38,6 +39,7 @@ pub(crate) struct Publisher<'a> {
     source: &'a str,
     stream: Stream<Info>,
     workflows: Workflows,
+    checkpoints: Checkpoints,
     /// The stream's last sequence.
     stored: u64,
     /// The last position whose copy and wakes were sent.
@@ -54,7 +56,7 @@ impl<'a> Publisher<'a> {
         connection.check_version()?;
         let stream = stream::ensure(connection, options).await?;
         let stored = stream::verify(&stream, ledger.pool()).await?;
-        let told = mark::read(ledger.pool()).await?;
+        let told = mark::read(ledger.pool(), STREAM).await?;
         tracing::debug!(stored, told, "publishes from the stream's last sequence");
         Ok(Self {
             ledger,
@@ -62,6 +64,7 @@ impl<'a> Publisher<'a> {
             source: &options.source,
             stream,
             workflows: Workflows::default(),
+            checkpoints: Checkpoints::open(ledger.pool()).await?,
             stored,
             told,
         })
@@ -76,7 +79,9 @@ impl<'a> Publisher<'a> {
             while self.advance().await? {
                 progress();
                 checked = Instant::now();
+                self.tell_checkpoint().await?;
             }
+            self.tell_checkpoint().await?;
             progress();
             let heard = async {
                 match news.as_mut() {
@@ -100,6 +105,11 @@ impl<'a> Publisher<'a> {
                 checked = Instant::now();
             }
         }
+    }
+
+    async fn tell_checkpoint(&mut self) -> Result<(), Error> {
+        let (pool, client) = (self.ledger.pool(), &self.connection.client);
+        self.checkpoints.tell(pool, client, self.source).await
     }
 
     /// Whether the stream is still as this publisher left it; one that was wiped while nothing
@@ -128,7 +138,7 @@ impl<'a> Publisher<'a> {
         self.stored = self.stored.max(last);
         if last > self.told {
             in_time("NATS", limits::COPIES_WITHIN, self.tell(&window)).await?;
-            mark::advance(self.ledger.pool(), last).await?;
+            mark::advance(self.ledger.pool(), STREAM, last).await?;
             self.told = last;
         }
         Ok(true)

@@ -1,6 +1,7 @@
 //! The log's tree (SPEC U1): its tiles, each at its widest, and the checkpoints that were published.
 
 use ledger_protocol::merkle::HASH_BYTES;
+use ledger_protocol::time::Timestamp;
 use ledger_protocol::tlog::{Tile, TileIndex};
 use sqlx::PgConnection;
 
@@ -83,6 +84,26 @@ pub async fn newest_of(conn: &mut PgConnection, origin: &str) -> Result<Option<P
          ORDER BY size DESC LIMIT 1",
     );
     published(row.bind(origin).fetch_optional(conn).await?)
+}
+
+/// The newest checkpoint of any log that this database has been, and when it was published, if it is
+/// larger than this.
+pub async fn newest_after(
+    conn: &mut PgConnection,
+    size: u64,
+) -> Result<Option<(Published, Timestamp)>, Error> {
+    let row: Option<(i64, String, i64)> = sqlx::query_as(
+        "SELECT size, note, (extract(epoch FROM signed_at) * 1000000)::bigint FROM checkpoints
+         WHERE size > $1 ORDER BY size DESC LIMIT 1",
+    )
+    .bind(bigint(size))
+    .fetch_optional(conn)
+    .await?;
+    let Some((size, note, at)) = row else {
+        return Ok(None);
+    };
+    let published = published(Some((size, note)))?;
+    Ok(published.map(|published| (published, Timestamp::from_micros(at))))
 }
 
 fn published(row: Option<(i64, String)>) -> Result<Option<Published>, Error> {

@@ -170,9 +170,11 @@ async fn l11_a_stream_that_holds_more_than_the_ledger_is_left_alone(pool: PgPool
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l9_the_mark_never_goes_back(pool: PgPool) {
-    crate::mark::advance(&pool, 10).await.unwrap();
-    crate::mark::advance(&pool, 4).await.unwrap();
-    assert_eq!(crate::mark::read(&pool).await.unwrap(), 10);
+    crate::mark::advance(&pool, crate::STREAM, 10)
+        .await
+        .unwrap();
+    crate::mark::advance(&pool, crate::STREAM, 4).await.unwrap();
+    assert_eq!(crate::mark::read(&pool, crate::STREAM).await.unwrap(), 10);
     let granted: bool = sqlx::query_scalar(
         "SELECT bool_and(has_table_privilege('command_ledger_service', 'publications', wanted))
          FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS wanted",
