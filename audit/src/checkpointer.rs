@@ -11,6 +11,7 @@ mod error;
 mod memory;
 #[cfg(test)]
 pub(crate) mod tests;
+mod thinning;
 mod tree;
 mod witnesses;
 
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::error::{Alarm, Error};
 use self::memory::{Memory, Signed};
+use self::thinning::Thinning;
 use self::tree::Tree;
 use self::witnesses::Witnesses;
 pub use self::witnesses::{InvalidWitness, WitnessAt};
@@ -62,6 +64,7 @@ pub async fn checkpoint(
         key: checkpointing.key,
         memory,
         witnesses: Witnesses::new(checkpointing.witnesses),
+        thinning: Thinning::default(),
         told: Told::default(),
     };
     loop {
@@ -128,6 +131,7 @@ struct Checkpointer {
     key: Arc<dyn LogKey>,
     memory: Memory,
     witnesses: Witnesses,
+    thinning: Thinning,
     told: Told,
 }
 
@@ -155,6 +159,7 @@ impl Checkpointer {
                 return error;
             }
             self.told.summary(turn.remembered.as_ref());
+            self.thinning.go_on(self.ledger.pool()).await;
             let pause = sleep(limits::LOG_LOOK_EVERY);
             tokio::select! {
                 () = pause => {}

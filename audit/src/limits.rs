@@ -73,3 +73,7 @@ pub(crate) const ADD_CHECKPOINT_READ_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) const COSIGNINGS_AT_ONCE: usize = 16;
 /// How long one may wait for its turn.
 pub(crate) const COSIGNING_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Between two times at which old checkpoints are thinned out, once there is no more to do.
+pub(crate) const THIN_EVERY: Duration = Duration::from_mins(10);
+/// Checkpoints that are looked at in one go; more are left for the next look at the log.
+pub(crate) const THINNED_AT_ONCE_ROWS: u32 = 1_000;

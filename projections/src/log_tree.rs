@@ -134,3 +134,31 @@ pub async fn publish(conn: &mut PgConnection, size: u64, note: &str) -> Result<b
 fn text(note: &str) -> &str {
     note.split_once("\n\n").map_or(note, |(text, _)| text)
 }
+
+/// One look at which of the checkpoints that are older than an hour may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thinned {
+    /// How many were looked at.
+    pub seen: u64,
+    /// Where the next look begins.
+    pub to: u64,
+    /// How many went.
+    pub deleted: u64,
+}
+
+/// Thins out checkpoints that are older than an hour and larger than `after`: of those that belong to the
+/// same 4,096 events, the largest stays. Looks at no more than `rows_max`, which is 2 or more.
+pub async fn thin(conn: &mut PgConnection, after: u64, rows_max: u32) -> Result<Thinned, Error> {
+    let (seen, to, deleted): (i64, i64, i64) =
+        sqlx::query_as("SELECT rows_seen, seen_to, rows_deleted FROM thin_checkpoints($1, $2)")
+            .bind(bigint(after))
+            .bind(i32::try_from(rows_max).unwrap_or(i32::MAX))
+            .fetch_one(conn)
+            .await?;
+    let count = |number: i64, column| unsigned(number, "thin_checkpoints", column, &after);
+    Ok(Thinned {
+        seen: count(seen, "rows_seen")?,
+        to: count(to, "seen_to")?,
+        deleted: count(deleted, "rows_deleted")?,
+    })
+}

@@ -150,6 +150,7 @@ impl World {
             memory: Memory::new(memory, key.verifier_key()),
             key,
             witnesses: Witnesses::new(Vec::new()),
+            thinning: Thinning::default(),
             told: Told::default(),
         };
         let ended = timeout(PATIENCE, worker.work(&fence)).await.unwrap();
