@@ -27,12 +27,48 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION public.refuse_all_but_thinning() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$
+BEGIN
+    IF TG_OP = 'DELETE' AND current_setting('command_ledger.thinning', true) = 'on' THEN
+        RETURN NULL;
+    END IF;
+    RAISE EXCEPTION 'checkpoints are append-only: % is refused', TG_OP
+        USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+
 CREATE FUNCTION public.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
     AS $$
 BEGIN
     RAISE EXCEPTION 'the log is append-only: % on % is refused', TG_OP, TG_TABLE_NAME
         USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+
+CREATE FUNCTION public.thin_checkpoints(after_size bigint, rows_max integer, OUT rows_seen bigint, OUT seen_to bigint, OUT rows_deleted bigint) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'public', 'pg_temp'
+    SET "command_ledger.thinning" TO 'on'
+    AS $$
+BEGIN
+    -- The oldest first. The last one that is seen is kept, and is the first of the next call.
+    WITH seen AS MATERIALIZED (
+        SELECT size, (size - 1) / 4096 AS part, split_part(note, chr(10), 1) AS origin
+        FROM checkpoints
+        WHERE size > after_size AND signed_at < now() - interval '1 hour'
+        ORDER BY size LIMIT rows_max
+    ), ranked AS (
+        SELECT size, lead(size) OVER (PARTITION BY origin, part ORDER BY size) AS larger FROM seen
+    ), gone AS (
+        DELETE FROM checkpoints WHERE size IN (SELECT size FROM ranked WHERE larger IS NOT NULL)
+        RETURNING size
+    )
+    SELECT (SELECT count(*) FROM seen), coalesce((SELECT max(size) FROM seen) - 1, after_size),
+           (SELECT count(*) FROM gone)
+    INTO rows_seen, seen_to, rows_deleted;
 END
 $$;
 
@@ -417,6 +453,7 @@ ALTER INDEX public.events_stream ATTACH PARTITION public.events_000002_stream_po
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.archivings FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
+CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.checkpoints FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_all_but_thinning();
 
 CREATE TRIGGER append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON public.events FOR EACH STATEMENT EXECUTE FUNCTION public.refuse_change();
 
@@ -435,6 +472,9 @@ GRANT USAGE ON SCHEMA public TO command_ledger_service;
 
 REVOKE ALL ON FUNCTION public.extend_log() FROM PUBLIC;
 GRANT ALL ON FUNCTION public.extend_log() TO command_ledger_service;
+
+REVOKE ALL ON FUNCTION public.thin_checkpoints(after_size bigint, rows_max integer, OUT rows_seen bigint, OUT seen_to bigint, OUT rows_deleted bigint) FROM PUBLIC;
+GRANT ALL ON FUNCTION public.thin_checkpoints(after_size bigint, rows_max integer, OUT rows_seen bigint, OUT seen_to bigint, OUT rows_deleted bigint) TO command_ledger_service;
 
 GRANT SELECT,INSERT,UPDATE ON TABLE public.api_tokens TO command_ledger_service;
 

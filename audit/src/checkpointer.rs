@@ -4,13 +4,16 @@
 //! second while it grows. What it signs must extend what it signed last, which it remembers beside
 //! its key and not in the database (`memory.rs`); else it refuses, and says so until somebody has
 //! looked. The order of its writes lets it die anywhere: tiles, memory, publication. What is
-//! remembered and was not published is published first of all.
+//! remembered and was not published is published first of all. Between memory and publication,
+//! witnesses are asked to cosign (`witnesses.rs`, SPEC U4).
 
 mod error;
 mod memory;
 #[cfg(test)]
 pub(crate) mod tests;
+mod thinning;
 mod tree;
+mod witnesses;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::error::{Alarm, Error};
 use self::memory::{Memory, Signed};
+use self::thinning::Thinning;
 use self::tree::Tree;
+use self::witnesses::Witnesses;
+pub use self::witnesses::{InvalidWitness, WitnessAt};
 use crate::limits;
 use crate::log_key::LogKey;
 
@@ -39,6 +45,8 @@ pub struct Checkpointing {
     pub key: Arc<dyn LogKey>,
     /// The file with the last checkpoint that was signed. Its folder is there.
     pub memory: PathBuf,
+    /// Who is asked to cosign.
+    pub witnesses: Vec<WitnessAt>,
 }
 
 /// Grows and signs the log's tree until `shutdown`. May run in any number of processes, each under
@@ -55,6 +63,8 @@ pub async fn checkpoint(
         ledger,
         key: checkpointing.key,
         memory,
+        witnesses: Witnesses::new(checkpointing.witnesses),
+        thinning: Thinning::default(),
         told: Told::default(),
     };
     loop {
@@ -120,6 +130,8 @@ struct Checkpointer {
     wakes: broadcast::Receiver<Arc<Committed>>,
     key: Arc<dyn LogKey>,
     memory: Memory,
+    witnesses: Witnesses,
+    thinning: Thinning,
     told: Told,
 }
 
@@ -147,6 +159,7 @@ impl Checkpointer {
                 return error;
             }
             self.told.summary(turn.remembered.as_ref());
+            self.thinning.go_on(self.ledger.pool()).await;
             let pause = sleep(limits::LOG_LOOK_EVERY);
             tokio::select! {
                 () = pause => {}
@@ -217,7 +230,7 @@ impl Checkpointer {
     }
 
     /// Takes in all that is new, signing on the way.
-    async fn follow(&self, turn: &mut Turn, fence: &Fence) -> Result<(), Error> {
+    async fn follow(&mut self, turn: &mut Turn, fence: &Fence) -> Result<(), Error> {
         loop {
             if let Some(signed) = turn.remembered.clone().filter(|_| turn.unpublished)
                 && turn.tree.is_at(&signed.head)
@@ -240,8 +253,9 @@ impl Checkpointer {
             if (!more || due)
                 && let Some(head) = turn.tree.unsigned().filter(|head| head.size > turn.floor)
             {
-                within(self.sign(turn, fence, head)).await?;
+                // From its beginning, so that waiting for witnesses is part of the interval.
                 turn.signed_at = Some(Instant::now());
+                within(self.sign(turn, fence, head)).await?;
             }
             if !more {
                 return Ok(());
@@ -262,7 +276,7 @@ impl Checkpointer {
     }
 
     /// Signs a tree whose tiles are written; remembers it; publishes it.
-    async fn sign(&self, turn: &mut Turn, fence: &Fence, head: TreeHead) -> Result<(), Error> {
+    async fn sign(&mut self, turn: &mut Turn, fence: &Fence, head: TreeHead) -> Result<(), Error> {
         let mut conn = self.ledger.pool().acquire().await?;
         turn.tree.check_extends(&mut conn, &head).await?;
         drop(conn);
@@ -278,14 +292,17 @@ impl Checkpointer {
         self.publish(fence, &signed).await
     }
 
-    async fn publish(&self, fence: &Fence, signed: &Signed) -> Result<(), Error> {
+    /// Publishes what is remembered, with the cosignatures that come in time.
+    async fn publish(&mut self, fence: &Fence, signed: &Signed) -> Result<(), Error> {
         let size = signed.head.size;
+        let (note, answers) = self.witnesses.cosign(self.ledger.pool(), signed).await;
         let mut transaction = self.ledger.pool().begin().await?;
         check_fence(&mut transaction, fence).await?;
-        if !log_tree::publish(&mut transaction, size, &signed.note).await? {
+        if !log_tree::publish(&mut transaction, size, &note).await? {
             return Err(Alarm::Published { size }.into());
         }
         transaction.commit().await?;
+        self.witnesses.tell(&answers);
         Ok(())
     }
 }

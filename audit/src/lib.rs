@@ -9,12 +9,14 @@
 //!
 //! For those who do not trust this database there is the log's tree: [`checkpoint`] grows and signs
 //! it, [`router`] serves it to any client of C2SP tlog-tiles (SPEC U1), and a [`receipt`] shows what
-//! happened to one command (SPEC U3).
+//! happened to one command (SPEC U3). A [`Witness`] is what somebody else runs: it cosigns only what
+//! extends what it has seen of a log (SPEC U4).
 
 mod archive;
 mod archiver;
 mod check;
 mod checkpointer;
+mod durable;
 mod error;
 mod export;
 mod fold;
@@ -32,11 +34,12 @@ mod tables;
 mod tests;
 mod trust;
 mod verify;
+mod witness;
 
 pub use archive::{Archive, ArchiveError, BucketAt, InvalidBucket};
 pub use archiver::{ArchiverError, archive};
 pub use check::{Checked, check};
-pub use checkpointer::{Checkpointing, checkpoint};
+pub use checkpointer::{Checkpointing, InvalidWitness, WitnessAt, checkpoint};
 pub use error::Error;
 pub use export::{Exported, export};
 pub use log_key::{HeldLogKey, LogKey, LogKeyFailure, SigningNote};
@@ -46,3 +49,4 @@ pub use report::{Difference, Report};
 pub use retention::{Kept, Policy, Retained, RetentionError, retain};
 pub use serve::{Unserved, router};
 pub use verify::{Cosigned, InvalidTrust, Place, Problem, Trusted, Verified, verify};
+pub use witness::{Unopened, Witness, witness_router};

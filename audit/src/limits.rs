@@ -20,8 +20,9 @@ pub(crate) const VIOLATIONS_MAX: usize = 1_000;
 pub(crate) const LOOK_SECONDS: u32 = 10;
 /// How late a sweep may be before a command that has not ended counts as overdue, in seconds.
 pub(crate) const SWEEP_LATE_SECONDS: u32 = 60;
-/// Largest memory of the log's signer that is read, in bytes: a note with one signature.
-pub(crate) const MEMORY_BYTES_MAX: u64 = 16 * 1024;
+/// Largest memory of the log's signer, or of a witness, that is read, in bytes: a note with the log's
+/// signature, or one as it was served, with those of witnesses.
+pub(crate) const MEMORY_BYTES_MAX: u64 = 64 * 1024;
 /// Between two checkpoints while the log grows; SPEC U1 asks for one each second at least.
 pub(crate) const CHECKPOINT_EVERY: Duration = Duration::from_millis(500);
 /// Between two looks at the log, also when nobody told of growth.
@@ -76,3 +77,29 @@ pub(crate) const BUCKET_RETRY: Duration = Duration::from_millis(300);
 pub(crate) const BUCKET_SIGNED_FOR: Duration = Duration::from_mins(5);
 /// Largest answer that is no object, in bytes: a list of a thousand.
 pub(crate) const BUCKET_LIST_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Witnesses that a log may ask.
+pub(crate) const WITNESSES_MAX: usize = 16;
+/// How long a checkpoint waits for cosignatures. With what else there is to do, it must be less than
+/// the second in which SPEC U1 asks for a checkpoint.
+pub(crate) const COSIGNED_WITHIN: Duration = Duration::from_millis(600);
+/// Largest answer of a witness that is read, in bytes; a cosignature takes some 200.
+pub(crate) const WITNESS_ANSWER_BYTES_MAX: usize = 16 * 1024;
+/// What is told of a witness's refusal, in characters.
+pub(crate) const WITNESS_TOLD_CHARS_MAX: usize = 120;
+/// First pause after a witness failed to cosign; it doubles up to the next bound.
+pub(crate) const WITNESS_PAUSE_MIN: Duration = Duration::from_millis(500);
+/// Longest pause before a witness is asked again.
+pub(crate) const WITNESS_PAUSE_MAX: Duration = Duration::from_secs(15);
+/// Largest `add-checkpoint` body that our witness reads, in bytes: a note with 16 quantum-safe
+/// signatures of nearly 7,000 bytes fits.
+pub(crate) const ADD_CHECKPOINT_BYTES_MAX: usize = 128 * 1024;
+/// Longest time in which such a body must have arrived.
+pub(crate) const ADD_CHECKPOINT_READ_WITHIN: Duration = Duration::from_secs(10);
+/// Checkpoints that our witness verifies and flushes at once; the others wait.
+pub(crate) const COSIGNINGS_AT_ONCE: usize = 16;
+/// How long one may wait for its turn.
+pub(crate) const COSIGNING_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Between two times at which old checkpoints are thinned out, once there is no more to do.
+pub(crate) const THIN_EVERY: Duration = Duration::from_mins(10);
+/// Checkpoints that are looked at in one go; more are left for the next look at the log.
+pub(crate) const THINNED_AT_ONCE_ROWS: u32 = 1_000;

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     agent, api, audit, batch, bench, gateway, migrate, node, retention, secret, serve, sweeper,
-    tenant, token, up, watch,
+    tenant, token, up, watch, witness,
 };
 use crate::exit::Failure;
 use crate::output::Output;
@@ -53,6 +53,7 @@ enum Command {
     Watch(watch::Options),
     Audit(audit::Options),
     Retention(retention::Options),
+    Witness(witness::Options),
     Bench(bench::Options),
 }
 
@@ -61,7 +62,11 @@ impl Command {
     /// that a person waits for only what is wrong.
     fn log_level(&self) -> &'static str {
         match self {
-            Self::Serve(_) | Self::Gateway(_) | Self::Sweeper(_) | Self::Agent(_) => "info",
+            Self::Serve(_)
+            | Self::Gateway(_)
+            | Self::Sweeper(_)
+            | Self::Agent(_)
+            | Self::Witness(_) => "info",
             Self::Up(_)
             | Self::Migrate(_)
             | Self::Tenant(_)
@@ -99,6 +104,7 @@ impl Arguments {
             Command::Watch(options) => watch::run(options, output).await,
             Command::Audit(options) => audit::run(options, output).await,
             Command::Retention(options) => retention::run(options, output).await,
+            Command::Witness(options) => witness::run(options, output).await,
             Command::Bench(options) => bench::run(options, output).await,
         }
     }
@@ -192,6 +198,8 @@ mod tests {
             "secret put site/bmc --file f --kind bmc.power --node node_01h455vb4pex5vsknk084sn02q --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q --json",
             "secret list --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
             "secret delete site/bmc --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
+            "witness --key f --name n --log k --log l --state s --listen 127.0.0.1:0",
+            "audit witness-key --key f --name n",
             "audit replay --postgres p --json",
             "audit check --postgres p --json",
             "--log-format json --log-level debug audit replay --postgres p",
@@ -224,6 +232,8 @@ mod tests {
             "node get node_1 --tenant tenant_01h455vb4pex5vsknk084sn02q --api u --token t",
             "token create --tenant tenant_01h455vb4pex5vsknk084sn02q --identity i --postgres p",
             "serve --postgres p --listen 7070",
+            "witness --key f --name n --state s",
+            "witness --key f --name a+b --log k --state s",
             "serve --postgres p --gateway http://g:7443",
             "gateway --postgres p --authority a --server-name https://g",
             "secret put site/bmc hunter2 --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",

@@ -6,23 +6,45 @@ use std::fmt::Write as _;
 use async_nats::HeaderMap;
 use async_nats::header::NATS_MESSAGE_ID;
 use ledger_protocol::event::Event;
+use ledger_protocol::time::Timestamp;
 
 use crate::subject;
 
+/// What is said of anything that happened.
+pub(crate) struct Attributes<'a> {
+    pub(crate) id: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) source: &'a str,
+    pub(crate) subject: &'a str,
+    pub(crate) time: Timestamp,
+    pub(crate) sequence: u64,
+}
+
 /// The headers of an event, in the stream and on its bare name alike.
 pub(crate) fn headers(event: &Event, position: u64, source: &str) -> HeaderMap {
+    attributes(&Attributes {
+        id: &event.id.to_string(),
+        kind: subject::bare_name(&event.body),
+        source,
+        subject: &event.stream.to_string(),
+        time: event.at,
+        sequence: position,
+    })
+}
+
+/// The headers with these attributes, for data in JSON.
+pub(crate) fn attributes(of: &Attributes<'_>) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    let id = event.id.to_string();
-    headers.insert(NATS_MESSAGE_ID, id.as_str());
+    headers.insert(NATS_MESSAGE_ID, percent_encoded(of.id));
     headers.insert("content-type", "application/json");
     headers.insert("ce-specversion", "1.0");
     for (name, value) in [
-        ("ce-id", id.as_str()),
-        ("ce-type", subject::bare_name(&event.body)),
-        ("ce-source", source),
-        ("ce-subject", &event.stream.to_string()),
-        ("ce-time", &event.at.to_string()),
-        ("ce-sequence", &position.to_string()),
+        ("ce-id", of.id),
+        ("ce-type", of.kind),
+        ("ce-source", of.source),
+        ("ce-subject", of.subject),
+        ("ce-time", &of.time.to_string()),
+        ("ce-sequence", &of.sequence.to_string()),
     ] {
         headers.insert(name, percent_encoded(value));
     }

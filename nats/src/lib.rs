@@ -14,11 +14,16 @@
 //! node, `ce-sequence` the position), the data as JSON. Copies and wakes are sent after the stream
 //! has the event, at least once for a publisher that dies in between; `ce-id` tells repeats apart.
 //!
+//! The log's newest checkpoint is sent on `ledger.checkpoint` when there is a new one, at most once a
+//! second, and is not in the stream: data `origin`, `size` and `checkpoint` (the signed note), `ce-id` the
+//! origin and the size, `ce-subject` the origin, `ce-sequence` the size.
+//!
 //! Only this publisher may write to the stream's subjects. Should anybody else, or should the ledger
 //! have lost a tail that the stream still has, then the two histories differ: the publisher alarms
 //! and stays still until an operator removes the stream, which is then filled again.
 
 mod cancel;
+mod checkpoints;
 mod cloud_event;
 mod connection;
 mod data;

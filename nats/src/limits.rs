@@ -26,6 +26,8 @@ pub(crate) const UNREAD_MESSAGES_MAX: usize = 1_024;
 
 /// Between two looks at the log when nothing wakes the publisher.
 pub(crate) const POLL_EVERY: Duration = Duration::from_secs(1);
+/// Between two looks for a new checkpoint of the log, at least.
+pub(crate) const CHECKPOINT_LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Between two looks at an idle stream, which finds one that was wiped or changed.
 pub(crate) const STREAM_CHECK_EVERY: Duration = Duration::from_secs(5);
 /// First wait after a failure; it doubles up to the next bound.

@@ -1,17 +1,17 @@
-//! Up to where copies and wakes were sent (SPEC L11). The stream can be filled again from the
-//! ledger; what was told to plain subscribers and controllers is told once.
+//! Up to where copies and wakes were sent, and up to which size checkpoints were (SPEC L11). The stream
+//! can be filled again from the ledger; what was told to plain subscribers and controllers is told
+//! once.
 
 use sqlx::PgPool;
 
 use crate::Error;
 use crate::error::database;
-use crate::subject::STREAM;
 
-/// The last position whose copy and wakes were sent; 0 before the first.
-pub(crate) async fn read(pool: &PgPool) -> Result<u64, Error> {
+/// The last position, or size, that was told under this name; 0 before the first.
+pub(crate) async fn read(pool: &PgPool, name: &str) -> Result<u64, Error> {
     let position: Option<i64> = database(
         sqlx::query_scalar("SELECT position FROM publications WHERE name = $1")
-            .bind(STREAM)
+            .bind(name)
             .fetch_optional(pool),
     )
     .await?;
@@ -22,14 +22,14 @@ pub(crate) async fn read(pool: &PgPool) -> Result<u64, Error> {
 }
 
 /// Moves the mark up to `position`; it never goes back, whoever else moves it.
-pub(crate) async fn advance(pool: &PgPool, position: u64) -> Result<(), Error> {
+pub(crate) async fn advance(pool: &PgPool, name: &str, position: u64) -> Result<(), Error> {
     database(
         sqlx::query(
             "INSERT INTO publications AS own (name, position) VALUES ($1, $2)
              ON CONFLICT (name) DO UPDATE SET position = excluded.position
              WHERE own.position < excluded.position",
         )
-        .bind(STREAM)
+        .bind(name)
         .bind(i64::try_from(position).unwrap_or(i64::MAX))
         .execute(pool),
     )

@@ -18,11 +18,12 @@ use sqlx::PgConnection;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
+use crate::checkpoints::Checkpoints;
 use crate::connection::Connection;
 use crate::error::{database, in_time};
 use crate::options::NatsOptions;
 use crate::workflows::Workflows;
-use crate::{Error, cancel, cloud_event, data, limits, mark, stream, subject};
+use crate::{Error, STREAM, cancel, cloud_event, data, limits, mark, stream, subject};
 
 /// An event with what is sent of it.
 struct Entry {
@@ -38,6 +39,7 @@ pub(crate) struct Publisher<'a> {
     source: &'a str,
     stream: Stream<Info>,
     workflows: Workflows,
+    checkpoints: Checkpoints,
     /// The stream's last sequence.
     stored: u64,
     /// The last position whose copy and wakes were sent.
@@ -56,7 +58,7 @@ impl<'a> Publisher<'a> {
         let stored = stream::verify(&stream, ledger.pool()).await?;
         // What has left the database is told to nobody.
         let through = stream::archived_through(ledger.pool()).await?;
-        let told = mark::read(ledger.pool()).await?.max(through);
+        let told = mark::read(ledger.pool(), STREAM).await?.max(through);
         tracing::debug!(stored, told, "publishes from the stream's last sequence");
         Ok(Self {
             ledger,
@@ -64,6 +66,7 @@ impl<'a> Publisher<'a> {
             source: &options.source,
             stream,
             workflows: Workflows::default(),
+            checkpoints: Checkpoints::open(ledger.pool()).await?,
             stored,
             told,
         })
@@ -78,7 +81,9 @@ impl<'a> Publisher<'a> {
             while self.advance().await? {
                 progress();
                 checked = Instant::now();
+                self.tell_checkpoint().await?;
             }
+            self.tell_checkpoint().await?;
             progress();
             let heard = async {
                 match news.as_mut() {
@@ -102,6 +107,11 @@ impl<'a> Publisher<'a> {
                 checked = Instant::now();
             }
         }
+    }
+
+    async fn tell_checkpoint(&mut self) -> Result<(), Error> {
+        let (pool, client) = (self.ledger.pool(), &self.connection.client);
+        self.checkpoints.tell(pool, client, self.source).await
     }
 
     /// Whether the stream is still as this publisher left it; one that was wiped while nothing
@@ -130,7 +140,7 @@ impl<'a> Publisher<'a> {
         self.stored = self.stored.max(last);
         if last > self.told {
             in_time("NATS", limits::COPIES_WITHIN, self.tell(&window)).await?;
-            mark::advance(self.ledger.pool(), last).await?;
+            mark::advance(self.ledger.pool(), STREAM, last).await?;
             self.told = last;
         }
         Ok(true)

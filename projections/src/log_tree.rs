@@ -1,6 +1,7 @@
 //! The log's tree (SPEC U1): its tiles, each at its widest, and the checkpoints that were published.
 
 use ledger_protocol::merkle::HASH_BYTES;
+use ledger_protocol::time::Timestamp;
 use ledger_protocol::tlog::{Tile, TileIndex};
 use sqlx::PgConnection;
 
@@ -85,6 +86,26 @@ pub async fn newest_of(conn: &mut PgConnection, origin: &str) -> Result<Option<P
     published(row.bind(origin).fetch_optional(conn).await?)
 }
 
+/// The newest checkpoint of any log that this database has been, and when it was published, if it is
+/// larger than this.
+pub async fn newest_after(
+    conn: &mut PgConnection,
+    size: u64,
+) -> Result<Option<(Published, Timestamp)>, Error> {
+    let row: Option<(i64, String, i64)> = sqlx::query_as(
+        "SELECT size, note, (extract(epoch FROM signed_at) * 1000000)::bigint FROM checkpoints
+         WHERE size > $1 ORDER BY size DESC LIMIT 1",
+    )
+    .bind(bigint(size))
+    .fetch_optional(conn)
+    .await?;
+    let Some((size, note, at)) = row else {
+        return Ok(None);
+    };
+    let published = published(Some((size, note)))?;
+    Ok(published.map(|published| (published, Timestamp::from_micros(at))))
+}
+
 fn published(row: Option<(i64, String)>) -> Result<Option<Published>, Error> {
     row.map(|(size, note)| {
         let size = unsigned(size, "checkpoints", "size", &size)?;
@@ -93,7 +114,8 @@ fn published(row: Option<(i64, String)>) -> Result<Option<Published>, Error> {
     .transpose()
 }
 
-/// Publishes a checkpoint; `false` when another one of this size is there.
+/// Publishes a checkpoint; `false` when another one of this size is there. The same one with other
+/// signatures is no other: that of the log is always the same, those of witnesses never are.
 pub async fn publish(conn: &mut PgConnection, size: u64, note: &str) -> Result<bool, Error> {
     let there: String = sqlx::query_scalar(
         "WITH added AS (
@@ -105,5 +127,38 @@ pub async fn publish(conn: &mut PgConnection, size: u64, note: &str) -> Result<b
     .bind(note)
     .fetch_one(conn)
     .await?;
-    Ok(there == note)
+    Ok(text(&there) == text(note))
+}
+
+/// What was signed: a checkpoint has no empty line, and one comes after it.
+fn text(note: &str) -> &str {
+    note.split_once("\n\n").map_or(note, |(text, _)| text)
+}
+
+/// One look at which of the checkpoints that are older than an hour may go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Thinned {
+    /// How many were looked at.
+    pub seen: u64,
+    /// Where the next look begins.
+    pub to: u64,
+    /// How many went.
+    pub deleted: u64,
+}
+
+/// Thins out checkpoints that are older than an hour and larger than `after`: of those that belong to the
+/// same 4,096 events, the largest stays. Looks at no more than `rows_max`, which is 2 or more.
+pub async fn thin(conn: &mut PgConnection, after: u64, rows_max: u32) -> Result<Thinned, Error> {
+    let (seen, to, deleted): (i64, i64, i64) =
+        sqlx::query_as("SELECT rows_seen, seen_to, rows_deleted FROM thin_checkpoints($1, $2)")
+            .bind(bigint(after))
+            .bind(i32::try_from(rows_max).unwrap_or(i32::MAX))
+            .fetch_one(conn)
+            .await?;
+    let count = |number: i64, column| unsigned(number, "thin_checkpoints", column, &after);
+    Ok(Thinned {
+        seen: count(seen, "rows_seen")?,
+        to: count(to, "seen_to")?,
+        deleted: count(deleted, "rows_deleted")?,
+    })
 }

@@ -108,9 +108,8 @@ pub async fn drop_partition(
 
 /// Up to where the log was published; nothing where it never was.
 pub async fn published_through(conn: &mut PgConnection) -> Result<Option<u64>, Error> {
-    let through: Option<i64> = sqlx::query_scalar("SELECT min(position) FROM publications")
-        .fetch_one(conn)
-        .await?;
+    let told = "SELECT position FROM publications WHERE name = 'LEDGER'";
+    let through: Option<i64> = sqlx::query_scalar(told).fetch_optional(conn).await?;
     let number = |through| unsigned(through, "publications", "position", &"first");
     through.map(number).transpose()
 }

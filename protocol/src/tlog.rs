@@ -39,7 +39,7 @@ mod tile;
 
 pub mod limits;
 
-pub use add_checkpoint::AddCheckpoint;
+pub use add_checkpoint::{AddCheckpoint, Uncosigned};
 pub use bundle::{EntryBundle, FirstEntries, InvalidBundle};
 pub use checkpoint::{Checkpoint, TreeHead};
 pub use consistency::ConsistencyProof;

@@ -8,3 +8,4 @@ mod publisher;
 mod simulated_fleet;
 mod storm;
 mod sweeper;
+mod witness;

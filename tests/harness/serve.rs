@@ -83,6 +83,21 @@ pub fn agent(gateway: &Service, folder: &Path, join_token: Option<&str>) -> Proc
     Process::start_with(&arguments, token.as_slice())
 }
 
+/// `command-ledger witness` of the logs with these keys, with its key and its state in this folder.
+pub async fn witness(folder: &Path, name: &str, logs: &[&str]) -> Service {
+    let (key, state) = (folder.join(format!("{name}.pem")), folder.join(name));
+    let (key, state) = (key.to_str().unwrap(), state.to_str().unwrap());
+    if !Path::new(key).exists() {
+        Process::output(&["batch", "keygen", "--out", key]).await;
+    }
+    let own = ["--key", key, "--name", name, "--state", state];
+    let mut arguments = vec!["--log-format", "json", "witness"];
+    arguments.extend(own);
+    arguments.extend(logs.iter().flat_map(|log| ["--log", *log]));
+    let arguments = arguments.into_iter().map(str::to_owned).collect();
+    started(arguments, "the witness is served", Vec::new()).await
+}
+
 /// One of several gateways, woken by NATS.
 pub async fn gateway_of_many(postgres: &Url, authority: &str, name: &str, nats: &str) -> Service {
     let more = ["--authority", authority, "--name", name, "--nats", nats];
@@ -108,9 +123,16 @@ async fn start_in(
         postgres.as_str(),
     ];
     arguments.extend(more);
-    let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+    let arguments = arguments.into_iter().map(str::to_owned).collect();
+    started(arguments, ready, variables.to_vec()).await
+}
+
+async fn started(
+    arguments: Vec<String>,
+    ready: &'static str,
+    variables: Vec<(String, String)>,
+) -> Service {
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let variables = variables.to_vec();
     let (process, address) = launch(&arguments, any, ready, &variables).await;
     Service {
         process,

@@ -25,3 +25,4 @@ mod tail;
 mod trust;
 mod up;
 mod usage;
+mod witnesses;

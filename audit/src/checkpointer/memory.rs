@@ -5,17 +5,14 @@
 //! itself, so its own signature shows whether it is whole, and a lost one can be filled again with
 //! the newest checkpoint that anybody has.
 
-use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::{File, TryLockError};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use ledger_protocol::tlog::{Checkpoint, Note, TreeHead, VerifierKey};
 
+use crate::durable;
 use crate::limits::MEMORY_BYTES_MAX;
-
-/// Anybody may read it: it holds what was published, or is about to be.
-const MODE: u32 = 0o644;
 
 /// A memory that cannot be relied upon.
 #[derive(Debug, thiserror::Error)]
@@ -124,21 +121,7 @@ impl Memory {
         if self.read()?.as_ref() != before {
             return Err(self.taken());
         }
-        let mut new = self.path.clone().into_os_string();
-        new.push(".new");
-        let written = (|| {
-            let mut file = OpenOptions::new()
-                .create(true)
-                .truncate(true)
-                .write(true)
-                .mode(MODE)
-                .open(&new)?;
-            file.write_all(note.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&new, &self.path)?;
-            folder.sync_all()
-        })();
-        written.map_err(|error| self.io(error))
+        durable::replace(&folder, &self.path, note).map_err(|error| self.io(error))
     }
 
     fn io(&self, source: io::Error) -> MemoryError {

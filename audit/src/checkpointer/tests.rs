@@ -97,10 +97,16 @@ impl World {
     }
 
     pub(crate) fn start(&self, holder: &str) -> Working {
+        self.start_with(holder, Vec::new())
+    }
+
+    /// A checkpointer that asks these witnesses.
+    pub(crate) fn start_with(&self, holder: &str, witnesses: Vec<WitnessAt>) -> Working {
         let shutdown = CancellationToken::new();
         let checkpointing = Checkpointing {
             key: key(),
             memory: self.memory(),
+            witnesses,
         };
         let (ledger, holder) = (self.ledger.clone(), holder.to_owned());
         let task = checkpoint(ledger, checkpointing, holder, shutdown.clone());
@@ -143,6 +149,8 @@ impl World {
             ledger: self.ledger.clone(),
             memory: Memory::new(memory, key.verifier_key()),
             key,
+            witnesses: Witnesses::new(Vec::new()),
+            thinning: Thinning::default(),
             told: Told::default(),
         };
         let ended = timeout(PATIENCE, worker.work(&fence)).await.unwrap();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use ledger_audit::{Checked, Error, Report};
 use ledger_protocol::kind::Registry;
-use ledger_protocol::tlog::KeyName;
+use ledger_protocol::tlog::{Algorithm, KeyName};
 use serde_json::json;
 
 mod export;
@@ -64,6 +64,16 @@ enum Verb {
         #[arg(long, value_name = "NAME")]
         origin: KeyName,
     },
+    /// Print the key that others verify a witness's cosignatures with, as `audit verify --witness` and
+    /// `serve --log-witness` take it
+    WitnessKey {
+        /// The witness's private key, as `witness --key` has it, or its public key
+        #[arg(long, value_name = "FILE")]
+        key: PathBuf,
+        /// Name of the witness, as `witness --name` has it
+        #[arg(long, value_name = "NAME")]
+        name: KeyName,
+    },
     /// Write the log, up to its newest checkpoint, to one file that `audit verify` can hold against
     /// the log's key, wherever it is
     Export(export::Options),
@@ -103,7 +113,12 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
             tell_checked(&checked, json, output)
         }
         Verb::Key { key, origin } => {
-            output.line(&crate::log::verifier_key(&key, origin)?.to_string())
+            let key = crate::log::verifier_key(&key, origin, Algorithm::Ed25519)?;
+            output.line(&key.to_string())
+        }
+        Verb::WitnessKey { key, name } => {
+            let key = crate::log::verifier_key(&key, name, Algorithm::CosignatureV1)?;
+            output.line(&key.to_string())
         }
         Verb::Export(options) => export::run(options, output).await,
         Verb::Verify(options) => verify::run(options, output).await,

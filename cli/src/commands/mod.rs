@@ -18,3 +18,4 @@ pub(crate) mod tenant;
 pub(crate) mod token;
 pub(crate) mod up;
 pub(crate) mod watch;
+pub(crate) mod witness;

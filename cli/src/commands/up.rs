@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::exit::Failure;
 use crate::lifecycle::{Signals, endings};
 use crate::limits::UP_NODES_MAX;
+use crate::log::LogWitnesses;
 use crate::nats;
 use crate::output::Output;
 use crate::secret::Secret;
@@ -46,6 +47,8 @@ pub(crate) struct Options {
     allowance: Allowance,
     #[command(flatten)]
     secrets_key: SecretsKey,
+    #[command(flatten)]
+    witnesses: LogWitnesses,
 }
 
 /// Runs until a signal.
@@ -61,6 +64,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
         nats: options.nats,
         allowance: options.allowance,
         secrets_key: options.secrets_key,
+        witnesses: options.witnesses,
     };
     let mut town = Town::new();
     let (endings, mut ended) = endings();

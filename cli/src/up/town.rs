@@ -33,7 +33,7 @@ use crate::limits::{
     UP_STOP_EDGE_WITHIN, UP_STOP_LEDGER_WITHIN, UP_STOP_SERVERS_WITHIN, UP_STOP_SESSIONS_WITHIN,
     UP_STOP_WORKERS_WITHIN, UP_STREAM_WITHIN,
 };
-use crate::log;
+use crate::log::{self, LogWitnesses};
 use crate::nats;
 use crate::secret::Secret;
 use crate::secrets_key::{self, SecretsKey};
@@ -71,6 +71,7 @@ pub(crate) struct Plan {
     pub(crate) nats: Option<Secret>,
     pub(crate) allowance: Allowance,
     pub(crate) secrets_key: SecretsKey,
+    pub(crate) witnesses: LogWitnesses,
 }
 
 /// What runs, once everything does.
@@ -134,7 +135,7 @@ impl Town {
             signer: signing::signer(&[root(home)?], &Clock::system())?,
             master_keys: Some(Arc::clone(&master_keys)),
         };
-        let checkpointing = own_log(home)?;
+        let checkpointing = own_log(home, &plan.witnesses)?;
         let mut core = Core::start(&postgres.service, UP_CONNECTIONS, signing).await?;
         core.holder = home.lease_holder(core.ledger.new_id_random());
         let service = self.service.insert(Service::new(core));
@@ -272,13 +273,13 @@ fn own_master_key(home: &Home) -> Result<Arc<MasterKeys>, Failure> {
 }
 
 /// The log of this folder, whose key is made unless it is there.
-fn own_log(home: &Home) -> Result<Checkpointing, Failure> {
+fn own_log(home: &Home, witnesses: &LogWitnesses) -> Result<Checkpointing, Failure> {
     let folder = home.folder().join(SIGNING);
     std::fs::create_dir_all(&folder)?;
     let path = folder.join(LOG_KEY);
     let key = hex::encode(key_file::public_key_or_new(&path)?.as_bytes());
     let origin = format!("{LOG_ORIGIN}{}", &key[..16]);
-    log::checkpointing(&path, origin.parse()?)
+    log::checkpointing(&path, origin.parse()?, witnesses)
 }
 
 /// The approvers of this folder; their keys are made unless they are there.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use ledger_projections::log_tree;
 use sqlx::PgPool;
 
 use super::world::{World, header, next, until};
@@ -80,7 +81,7 @@ async fn t4_a_transition_wakes_the_node_and_the_workflow_of_its_key(pool: PgPool
     }
     // A publisher that never saw the command being queued asks the ledger for its key.
     until("the first publisher is done", async || {
-        mark::read(world.ledger.pool()).await.unwrap() == 2
+        mark::read(world.ledger.pool(), STREAM).await.unwrap() == 2
     })
     .await;
     publisher.abort();
@@ -108,7 +109,7 @@ async fn l11_copies_that_a_dead_publisher_left_out_are_sent_and_no_others(pool: 
     world.enqueue_and_cancel("api:1").await;
     world.assert_whole().await;
     until("the copies were sent", async || {
-        mark::read(world.ledger.pool()).await.unwrap() == 4
+        mark::read(world.ledger.pool(), STREAM).await.unwrap() == 4
     })
     .await;
     publisher.abort();
@@ -137,5 +138,65 @@ async fn l11_copies_that_a_dead_publisher_left_out_are_sent_and_no_others(pool: 
     assert_eq!(header(copy.headers.as_ref().unwrap(), "ce-sequence"), "5");
     let stream = connection.jetstream.get_stream(STREAM).await.unwrap();
     assert!(stream.cached_info().state.messages >= 5);
+    world.end().await;
+}
+
+#[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
+async fn n_each_new_checkpoint_is_told_once_and_the_stream_does_not_hold_it(pool: PgPool) {
+    let world = World::new(pool.clone()).await;
+    let connection = world.connection().await;
+    let mut told = connection
+        .client
+        .subscribe("ledger.checkpoint")
+        .await
+        .unwrap();
+    connection.client.flush().await.unwrap();
+    let note = |size: u64| format!("log.example/1\n{size}\nroot\n\n— log.example/1 AAAAAAA=\n");
+    let publish = async |size: u64| {
+        let mut conn = pool.acquire().await.unwrap();
+        assert!(
+            log_tree::publish(&mut conn, size, &note(size))
+                .await
+                .unwrap()
+        );
+    };
+    publish(3).await;
+    let publisher = world.publisher("one");
+    for (size, next_size) in [(3, 7), (7, 12)] {
+        let message = next(&mut told).await;
+        let headers = message.headers.unwrap();
+        for (name, expected) in [
+            ("ce-specversion", "1.0"),
+            ("ce-type", "ledger.checkpoint"),
+            ("ce-source", "/ledger/test"),
+            ("ce-subject", "log.example/1"),
+            ("ce-id", &format!("log.example/1/{size}")),
+            ("ce-sequence", &size.to_string()),
+            ("content-type", "application/json"),
+        ] {
+            assert_eq!(header(&headers, name), expected);
+        }
+        assert!(header(&headers, "ce-time").ends_with('Z'));
+        let data: serde_json::Value = serde_json::from_slice(&message.payload).unwrap();
+        let expected = serde_json::json!({
+            "origin": "log.example/1", "size": size, "checkpoint": note(size),
+        });
+        assert_eq!(data, expected);
+        publish(next_size).await;
+    }
+    let data: serde_json::Value = serde_json::from_slice(&next(&mut told).await.payload).unwrap();
+    assert_eq!(data["size"], 12);
+    // Another publisher does not tell it again; an event that comes later would be told after it.
+    until("12 is noted", async || {
+        mark::read(&pool, "ledger.checkpoint").await.unwrap() == 12
+    })
+    .await;
+    publisher.abort();
+    let _ = publisher.await;
+    world.publisher("two");
+    publish(13).await;
+    let data: serde_json::Value = serde_json::from_slice(&next(&mut told).await.payload).unwrap();
+    assert_eq!(data["size"], 13);
+    world.assert_whole().await;
     world.end().await;
 }

@@ -22,7 +22,10 @@ async fn l9_a_nats_that_lost_its_data_is_filled_again_and_tells_nobody_twice(poo
     world.assert_whole().await;
     let before = world.events().await.len() as u64;
     until("the copies were sent", async || {
-        mark::read(world.ledger.pool()).await.unwrap() == before
+        mark::read(world.ledger.pool(), crate::STREAM)
+            .await
+            .unwrap()
+            == before
     })
     .await;
 

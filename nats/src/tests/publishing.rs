@@ -228,9 +228,11 @@ async fn l9_a_stream_that_is_made_anew_begins_where_the_database_does(pool: PgPo
 
 #[sqlx::test(migrator = "ledger_migrations::MIGRATOR")]
 async fn l9_the_mark_never_goes_back(pool: PgPool) {
-    crate::mark::advance(&pool, 10).await.unwrap();
-    crate::mark::advance(&pool, 4).await.unwrap();
-    assert_eq!(crate::mark::read(&pool).await.unwrap(), 10);
+    crate::mark::advance(&pool, crate::STREAM, 10)
+        .await
+        .unwrap();
+    crate::mark::advance(&pool, crate::STREAM, 4).await.unwrap();
+    assert_eq!(crate::mark::read(&pool, crate::STREAM).await.unwrap(), 10);
     let granted: bool = sqlx::query_scalar(
         "SELECT bool_and(has_table_privilege('command_ledger_service', 'publications', wanted))
          FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE']) AS wanted",

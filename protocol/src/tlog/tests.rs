@@ -13,6 +13,7 @@ mod others;
 mod published;
 mod receipts;
 mod tiles;
+mod witnessing;
 
 /// The hashes of leaves that are each another.
 fn leaves(count: u64) -> Vec<Hash> {

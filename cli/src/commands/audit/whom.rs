@@ -1,14 +1,12 @@
 //! Whom an auditor trusts: the log's key, and any number of witnesses.
 
 use std::num::NonZero;
-use std::path::Path;
 
 use clap::Args;
 use ledger_protocol::tlog::{Policy, VerifierKey};
 
-use crate::exit::{Failure, Meaning};
-use crate::key_file::read;
-use crate::limits::KEY_FILE_BYTES_MAX;
+use crate::exit::{Failure, Meaning as _};
+use crate::log::named_key;
 
 /// Whose word counts.
 #[derive(Debug, Args)]
@@ -27,12 +25,12 @@ pub(in crate::commands) struct Whom {
 impl Whom {
     /// The log's key.
     pub(in crate::commands) fn log(&self) -> Result<VerifierKey, Failure> {
-        key("--key", &self.key)
+        named_key("--key", &self.key)
     }
 
     /// The witnesses' keys, and how many of them must have cosigned.
     pub(in crate::commands) fn witnesses(&self) -> Result<(Vec<VerifierKey>, usize), Failure> {
-        let witnesses = self.witness.iter().map(|text| key("--witness", text));
+        let witnesses = self.witness.iter().map(|text| named_key("--witness", text));
         let witnesses: Vec<VerifierKey> = witnesses.collect::<Result<_, _>>()?;
         let quorum = self.witness_quorum.map_or(witnesses.len(), NonZero::get);
         Ok((witnesses, quorum))
@@ -45,22 +43,4 @@ impl Whom {
         let policy = Policy::new(&origin, vec![log], witnesses, quorum);
         policy.or_usage("--key and --witness say nothing about a log")
     }
-}
-
-/// A verifier key, or the one in a file.
-fn key(option: &str, text: &str) -> Result<VerifierKey, Failure> {
-    let parsed = text.trim().parse::<VerifierKey>();
-    let error = match parsed {
-        Ok(key) => return Ok(key),
-        Err(error) => error,
-    };
-    let path = Path::new(text);
-    if !path.exists() {
-        return Err(Failure::usage(format!(
-            "{option} is no verifier key ({error}), and no file has this name"
-        )));
-    }
-    let kept = read(path, KEY_FILE_BYTES_MAX)?;
-    let key = kept.trim().parse::<VerifierKey>();
-    key.or_usage(format!("{} holds no verifier key", path.display()))
 }
