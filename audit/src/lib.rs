@@ -39,4 +39,4 @@ pub use receipt::{ReceiptError, receipt};
 pub use replay::replay;
 pub use report::{Difference, Report};
 pub use serve::router;
-pub use verify::{Cosigned, InvalidTrust, Place, Problem, Trusted, Verified, verify};
+pub use verify::{Cosigned, InvalidTrust, Look, Place, Problem, Trusted, Verified, verify};

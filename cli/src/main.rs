@@ -21,6 +21,7 @@ mod service;
 mod signing;
 mod telemetry;
 mod up;
+mod usage;
 mod values;
 
 use std::io::Write as _;

@@ -1,6 +1,7 @@
 //! What must hold, through real processes, sockets and servers.
 
 mod attested;
+mod audits;
 mod bad_frames;
 mod bad_input;
 mod batches;

@@ -13,7 +13,7 @@ use ledger_protocol::tlog::{
 use sha2::{Digest as _, Sha256};
 
 use super::*;
-use crate::{Trusted, Verified, export, verify};
+use crate::{Look, Trusted, Verified, export, verify};
 
 const ORIGIN: &str = "ledger.example/log";
 
@@ -74,7 +74,7 @@ async fn exported(pool: &PgPool) -> Vec<u8> {
 }
 
 fn verified(file: &[u8], trusted: &Trusted) -> Verified {
-    verify(file, trusted, &mut |_, _| {}).unwrap()
+    verify(file, trusted, Look::Everything, &mut |_, _| {}).unwrap()
 }
 
 /// What is told of a file that must not be believed.
