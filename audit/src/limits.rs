@@ -50,3 +50,5 @@ pub(crate) const EXPORT_PAGE_BUNDLES: usize = 16;
 pub(crate) const CHECKPOINTS_PAGE_ROWS: u32 = 64;
 /// Bundles of events that wait to be held against the rules while others are hashed.
 pub(crate) const BUNDLES_WAITING_MAX: usize = 2;
+/// What is read of an export at once while it is folded.
+pub(crate) const FILE_READ_BYTES: usize = 256 * 1024;

@@ -25,6 +25,15 @@ pub(crate) async fn snapshot(pool: &PgPool) -> Result<Transaction<'static, Postg
 /// Hands over every event and returns the last position. A gap, or bytes that are no event, end it.
 pub(crate) async fn read(
     conn: &mut PgConnection,
+    take: impl FnMut(Stored) -> Result<(), Error>,
+) -> Result<u64, Error> {
+    read_to(conn, i64::MAX, take).await
+}
+
+/// The same, up to a position.
+pub(crate) async fn read_to(
+    conn: &mut PgConnection,
+    to: i64,
     mut take: impl FnMut(Stored) -> Result<(), Error>,
 ) -> Result<u64, Error> {
     let (mut last, mut after) = (0_u64, i64::MIN);
@@ -32,11 +41,12 @@ pub(crate) async fn read(
         // By position alone, wherever it lies, so that an event out of place is found.
         let page: Vec<(i64, Uuid, Vec<u8>)> = database(
             sqlx::query_as(
-                "SELECT position, stream, body FROM events WHERE shard = 0 AND position > $1
-                 ORDER BY position LIMIT $2",
+                "SELECT position, stream, body FROM events
+                 WHERE shard = 0 AND position > $1 AND position <= $3 ORDER BY position LIMIT $2",
             )
             .bind(after)
             .bind(PAGE_ROWS)
+            .bind(to)
             .fetch_all(&mut *conn),
         )
         .await?;

@@ -26,6 +26,7 @@ use crate::{Checked, Error, Report, check, replay};
 use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
 
 mod exports;
+mod past;
 
 fn approver() -> SigningKey {
     SigningKey::from_bytes(&[7; 32])

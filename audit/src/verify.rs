@@ -15,12 +15,14 @@ use ledger_protocol::tlog::{
 
 use crate::limits::{BUNDLES_WAITING_MAX, VIOLATIONS_MAX};
 
+mod events;
 mod problem;
 mod reading;
 mod records;
 mod rules;
 mod tree;
 
+pub(crate) use events::events;
 pub use problem::{Place, Problem};
 use reading::Reading;
 use rules::Rules;

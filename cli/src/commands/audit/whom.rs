@@ -48,7 +48,7 @@ impl Whom {
 }
 
 /// A verifier key, or the one in a file.
-fn key(option: &str, text: &str) -> Result<VerifierKey, Failure> {
+pub(super) fn key(option: &str, text: &str) -> Result<VerifierKey, Failure> {
     let parsed = text.trim().parse::<VerifierKey>();
     let error = match parsed {
         Ok(key) => return Ok(key),
