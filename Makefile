@@ -14,7 +14,7 @@ WITH_SERVERS := cargo run --quiet --locked --package ledger-servers --bin with-s
 # naming packages would compile their dependencies again with fewer features.
 SQL_PACKAGES := package(ledger) | package(ledger-migrations) | package(ledger-projections)
 
-.PHONY: help services check-tools demo check test test-postgres-15 snapshots bench
+.PHONY: help services check-tools demo check test test-postgres-15 snapshots bench bench-audit
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | sort | \
@@ -64,3 +64,6 @@ snapshots: services ## write the files again that are made of others and that te
 
 bench: services ## measure appends, lifecycles and dispatch on servers of its own; JSON on stdout
 	@cargo run --quiet --locked --release --package ledger-cli --bin command-ledger -- bench
+
+bench-audit: services ## measure export and verification of a log, with their memory; JSON on stdout
+	@cargo run --quiet --locked --release --package ledger-cli --bin command-ledger -- bench audit

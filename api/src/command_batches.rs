@@ -15,6 +15,8 @@ pub(crate) mod list;
 pub(crate) mod scope;
 mod view;
 
+pub(crate) use view::BatchView;
+
 /// Who proposes, approves, or sees every node may see batches.
 fn check_reader(caller: &Caller) -> Result<(), Error> {
     let (create, approve) = (Permission::BatchesCreate, Permission::BatchesApprove);

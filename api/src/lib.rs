@@ -28,6 +28,7 @@ mod methods;
 mod nodes;
 mod secrets;
 mod serve;
+pub mod shown;
 mod tokens;
 
 pub use error::{Cause, Code, Error};

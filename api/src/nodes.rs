@@ -17,6 +17,8 @@ pub(crate) mod revoke_certificate;
 pub(crate) mod set_spec;
 mod view;
 
+pub(crate) use view::NodeView;
+
 /// The node, when it is in the caller's view; a deleted one is, because its history is
 /// (SPEC A6, A11).
 pub(crate) async fn in_view(api: &Api, caller: &Caller, node: NodeId) -> Result<Node, Error> {

@@ -49,7 +49,7 @@ impl Checked {
 /// What is signed is held against the roots of the trust bundles that stand beside the log.
 /// `kinds` says which kinds are registered (SPEC K2).
 ///
-/// Some hundred bytes are held for each command. An error means that the log itself is not sound.
+/// Less than 50 bytes are held for each command that has ended. An error means that the log itself is not sound.
 pub async fn check(
     pool: &PgPool,
     archive: Option<&Archive>,

@@ -6,6 +6,7 @@ use ledger_protocol::tlog::{InvalidBundle, Malformed};
 use ledger_protocol::{canonical, event};
 
 use crate::archive::ArchiveError;
+use crate::verify::Problem;
 
 /// A log that cannot be folded, read or written down.
 #[derive(Debug, thiserror::Error)]
@@ -122,6 +123,26 @@ pub enum Error {
     /// A record of an export cannot be written.
     #[error("a record of the export")]
     Record(#[source] Unwritable),
+    /// A position after the end of the log.
+    #[error("position {asked} is beyond the log, which ends at position {last}")]
+    Beyond {
+        /// What was asked for.
+        asked: u64,
+        /// The log's last position.
+        last: u64,
+    },
+    /// What should be an export is none, or a damaged one.
+    #[error("the export is damaged: {0}")]
+    Export(Box<Problem>),
+    /// An export cannot be read.
+    #[error("the export cannot be read")]
+    File(#[source] std::io::Error),
+    /// The log cannot be asked for its end.
+    #[error("the log cannot be asked for its end")]
+    Log(#[source] ledger_projections::Error),
+    /// Something that there was cannot be shown.
+    #[error("what there was cannot be shown")]
+    Shown(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The export cannot be written.
     #[error("the export cannot be written")]
     Write(#[source] std::io::Error),

@@ -7,6 +7,9 @@
 //! functions that decided it, makes of the folds what each table must hold, and compares column by
 //! column. A row that was changed, removed or added behind the ledger's back is named.
 //!
+//! A [`History`] gives the ledger as it was at any past position, and [`diff`] what changed between
+//! two (SPEC U2).
+//!
 //! For those who do not trust this database there is the log's tree: [`checkpoint`] grows and signs
 //! it, [`router`] serves it to any client of C2SP tlog-tiles (SPEC U1), and a [`receipt`] shows what
 //! happened to one command (SPEC U3). A [`Witness`] is what somebody else runs: it cosigns only what
@@ -23,6 +26,7 @@ mod fold;
 mod limits;
 mod log;
 mod log_key;
+mod past;
 mod receipt;
 mod replay;
 mod report;
@@ -43,10 +47,14 @@ pub use checkpointer::{Checkpointing, InvalidWitness, WitnessAt, checkpoint};
 pub use error::Error;
 pub use export::{Exported, export};
 pub use log_key::{HeldLogKey, LogKey, LogKeyFailure, SigningNote};
+pub use past::{
+    BatchFacts, Change, Changed, CommandFacts, Counts, Each, History, Item, Moment, NoMoment,
+    NodeFacts, Past, diff,
+};
 pub use receipt::{ReceiptError, receipt};
 pub use replay::replay;
 pub use report::{Difference, Report};
 pub use retention::{Kept, Policy, Retained, RetentionError, retain};
 pub use serve::{Unserved, router};
-pub use verify::{Cosigned, InvalidTrust, Place, Problem, Trusted, Verified, verify};
+pub use verify::{Cosigned, InvalidTrust, Look, Place, Problem, Trusted, Verified, verify};
 pub use witness::{Unopened, Witness, witness_router};

@@ -103,3 +103,5 @@ pub(crate) const COSIGNING_WAIT_MAX: Duration = Duration::from_secs(10);
 pub(crate) const THIN_EVERY: Duration = Duration::from_mins(10);
 /// Checkpoints that are looked at in one go; more are left for the next look at the log.
 pub(crate) const THINNED_AT_ONCE_ROWS: u32 = 1_000;
+/// What is read of an export at once while it is folded.
+pub(crate) const FILE_READ_BYTES: usize = 256 * 1024;

@@ -31,6 +31,16 @@ pub(crate) async fn snapshot(pool: &PgPool) -> Result<Transaction<'static, Postg
 pub(crate) async fn read(
     conn: &mut PgConnection,
     archive: Option<&Archive>,
+    take: impl FnMut(Stored) -> Result<(), Error>,
+) -> Result<u64, Error> {
+    read_to(conn, archive, u64::MAX, take).await
+}
+
+/// The same, up to a position.
+pub(crate) async fn read_to(
+    conn: &mut PgConnection,
+    archive: Option<&Archive>,
+    to: u64,
     mut take: impl FnMut(Stored) -> Result<(), Error>,
 ) -> Result<u64, Error> {
     let through = retention::archived_through(conn).await.map_err(rows)?;
@@ -40,6 +50,9 @@ pub(crate) async fn read(
         let bytes = archived(conn, archive, bundle).await?;
         for body in EntryBundle::first(&bytes, bundle.width()) {
             let position = last + 1;
+            if position > to {
+                return Ok(last);
+            }
             let event =
                 Event::decode(body).map_err(|source| Error::Unreadable { position, source })?;
             let stream = event.stream.uuid();
@@ -55,11 +68,12 @@ pub(crate) async fn read(
         // By position alone, wherever it lies, so that an event out of place is found.
         let page: Vec<(i64, Uuid, Vec<u8>)> = database(
             sqlx::query_as(
-                "SELECT position, stream, body FROM events WHERE shard = 0 AND position > $1
-                 ORDER BY position LIMIT $2",
+                "SELECT position, stream, body FROM events
+                 WHERE shard = 0 AND position > $1 AND position <= $3 ORDER BY position LIMIT $2",
             )
             .bind(after)
             .bind(PAGE_ROWS)
+            .bind(i64::try_from(to).unwrap_or(i64::MAX))
             .fetch_all(&mut *conn),
         )
         .await?;

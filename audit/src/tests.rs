@@ -26,6 +26,7 @@ use crate::{Checked, Error, Report, check, replay};
 use ledger_projections::rows::{BatchRow, LeafRow, LiveRow, NodeRow, SettledRow};
 
 mod exports;
+mod past;
 mod retention;
 
 fn approver() -> SigningKey {

@@ -201,6 +201,9 @@ mod tests {
             "witness --key f --name n --log k --log l --state s --listen 127.0.0.1:0",
             "audit witness-key --key f --name n",
             "audit replay --postgres p --json",
+            "audit replay --at 5 --postgres p --json",
+            "audit replay --at 2026-01-31T09:30:00Z --file f --key k",
+            "audit diff 5 9 --postgres p --json",
             "audit check --postgres p --json",
             "--log-format json --log-level debug audit replay --postgres p",
             "audit replay --postgres p --log-level debug",
@@ -239,6 +242,9 @@ mod tests {
             "secret put site/bmc hunter2 --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
             "secret put /bmc --api u --token t --tenant tenant_01h455vb4pex5vsknk084sn02q",
             "secret keygen",
+            "audit replay --at soon --postgres p",
+            "audit replay --command cmd_01h455vb4pex5vsknk084sn02q --postgres p",
+            "audit diff 5 --postgres p",
             "agent --gateway http://g:7443 --state s",
         ] {
             let words = std::iter::once("command-ledger").chain(line.split_terminator(' '));

@@ -22,6 +22,7 @@ mod service;
 mod signing;
 mod telemetry;
 mod up;
+mod usage;
 mod values;
 
 use std::io::Write as _;

@@ -38,11 +38,16 @@ impl Output {
     /// Prints JSON: indented for people at a terminal, one line for everything else.
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Failure> {
         if self.terminal {
-            let text = serde_json::to_string_pretty(value)?;
-            self.line(&escape_controls_in_json(&text))
+            self.json_indented(value)
         } else {
             self.json_line(value)
         }
+    }
+
+    /// Prints JSON for people.
+    pub(crate) fn json_indented(&mut self, value: &Value) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(value)?;
+        self.line(&escape_controls_in_json(&text))
     }
 
     /// Prints JSON on one line.

@@ -19,11 +19,13 @@ use crate::id::{BatchId, CommandId, NodeId};
 use crate::kind::{Lane, Registry};
 use crate::limits::{SWEEP_SECONDS, UNREGISTERED_TIMEOUT_SECONDS};
 use crate::time::Timestamp;
+use crate::trust::Certified;
 
 mod attestation;
 mod batch;
 mod command;
 mod dispatch;
+mod ended;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -31,6 +33,7 @@ mod trust;
 
 use batch::TrackedBatch;
 use command::Tracked;
+use ended::Ended;
 use node::TrackedNode;
 pub use trust::{BrokenChain, RootChain, roots};
 
@@ -231,20 +234,25 @@ impl fmt::Display for Violation {
     }
 }
 
-/// Checks a log event by event. Cheap: a few look-ups for each event; it keeps some hundred bytes
-/// for each command of the log.
+/// Checks a log event by event. Cheap: a few look-ups for each event; it keeps less than 40 bytes
+/// for each command that has ended, and some hundred for each other command, node and batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Checker {
     /// A gateway reads what is due and then dispatches it. What changed in between, it could not
     /// know: so long, in microseconds.
     look_micros: i64,
     position: u64,
+    /// Of all streams but those of known commands.
     versions: BTreeMap<Stream, u64>,
     nodes: BTreeMap<NodeId, TrackedNode>,
+    /// Those that have not ended, but for oddities that [`Ended`] does not hold.
     commands: BTreeMap<CommandId, Tracked>,
+    ended: Ended,
     batches: BTreeMap<BatchId, TrackedBatch>,
     /// Roots that signatures are held against.
     roots: Vec<PublicKey>,
+    /// Certificates of worker keys that hold.
+    certified: Certified,
     found: Vec<Violation>,
 }
 
@@ -258,8 +266,10 @@ impl Checker {
             versions: BTreeMap::new(),
             nodes: BTreeMap::new(),
             commands: BTreeMap::new(),
+            ended: Ended::default(),
             batches: BTreeMap::new(),
             roots: Vec::new(),
+            certified: Certified::default(),
             found: Vec::new(),
         }
     }
@@ -272,8 +282,12 @@ impl Checker {
             self.breaks(position, event.stream, Rule::Position { before });
         }
         self.position = position;
-        let version = self.versions.entry(event.stream).or_default();
-        let before = std::mem::replace(version, event.version);
+        if let Stream::Command(id) = event.stream
+            && let Some(ended) = self.ended.take(id)
+        {
+            self.commands.insert(id, ended);
+        }
+        let before = self.version_before(event.stream);
         if event.version.checked_sub(1) != Some(before) {
             let given = event.version;
             self.breaks(position, event.stream, Rule::Version { before, given });
@@ -284,7 +298,33 @@ impl Checker {
             Stream::Node(id) => self.node_event(id, event),
             Stream::Batch(id) => self.batch_event(id, event),
         }
+        self.keep_version(event);
         std::mem::take(&mut self.found)
+    }
+
+    fn version_before(&self, stream: Stream) -> u64 {
+        let command = match stream {
+            Stream::Command(id) => self.commands.get(&id),
+            Stream::Node(_) | Stream::Batch(_) => None,
+        };
+        let other = || self.versions.get(&stream).copied().unwrap_or_default();
+        command.map_or_else(other, |command| command.version)
+    }
+
+    /// Notes the version that the event has made, and puts away a command that has ended.
+    fn keep_version(&mut self, event: &Event) {
+        let known = match event.stream {
+            Stream::Command(id) => self.commands.get_mut(&id).map(|command| (id, command)),
+            Stream::Node(_) | Stream::Batch(_) => None,
+        };
+        let Some((id, command)) = known else {
+            self.versions.insert(event.stream, event.version);
+            return;
+        };
+        command.version = event.version;
+        if self.ended.keep(id, command) {
+            self.commands.remove(&id);
+        }
     }
 
     fn breaks(&mut self, position: u64, stream: Stream, rule: Rule) {
@@ -359,12 +399,14 @@ impl Checker {
 
     /// The name of the state that a command has by this fold; nothing for one that is not known.
     pub fn state(&self, id: CommandId) -> Option<&'static str> {
-        self.commands.get(&id).map(|command| command.phase.as_str())
+        let live = self.commands.get(&id);
+        live.map(|command| command.phase.as_str())
+            .or_else(|| self.ended.end(id).map(Outcome::as_str))
     }
 
     /// How many commands there are.
     pub fn commands(&self) -> usize {
-        self.commands.len()
+        self.commands.len() + self.ended.count()
     }
 
     /// How many commands have not ended.

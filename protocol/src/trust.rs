@@ -236,6 +236,40 @@ impl WorkerCertificate {
             root,
         })
     }
+
+    /// Whether the root that it names has signed it.
+    fn is_certified(&self) -> bool {
+        let statement = Self::statement(self.key, (self.not_before, self.not_after), self.root);
+        statement.is_ok_and(|statement| {
+            let purpose = Purpose::WorkerKey;
+            self.root.verifies(purpose, &statement, &self.signature)
+        })
+    }
+}
+
+/// Worker certificates that their roots have signed: a worker signs thousands of commands, each with
+/// the same certificate. The newest are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Certified(Vec<WorkerCertificate>);
+
+impl Certified {
+    /// How many are kept; a service has one for each process that signs, and a new one each half day.
+    const MAX: usize = 64;
+
+    /// Whether the root that the certificate names has signed it.
+    fn holds(&mut self, worker: &WorkerCertificate) -> bool {
+        if self.0.last() == Some(worker) || self.0.contains(worker) {
+            return true;
+        }
+        let holds = worker.is_certified();
+        if holds {
+            if self.0.len() == Self::MAX {
+                self.0.remove(0);
+            }
+            self.0.push(worker.clone());
+        }
+        holds
+    }
 }
 
 /// What is signed with a worker key, and the key's certificate.
@@ -291,6 +325,18 @@ impl Signed {
     pub fn verify(
         &self,
         roots: &[PublicKey],
+        times: (Timestamp, Timestamp),
+        purpose: Purpose,
+        payload: &[u8],
+    ) -> Result<(), BadSignature> {
+        self.verify_among(&mut Certified::default(), roots, times, purpose, payload)
+    }
+
+    /// The same, by who looks at many: the certificates that hold are kept.
+    pub fn verify_among(
+        &self,
+        known: &mut Certified,
+        roots: &[PublicKey],
         (now, until): (Timestamp, Timestamp),
         purpose: Purpose,
         payload: &[u8],
@@ -299,13 +345,7 @@ impl Signed {
         if !roots.contains(&worker.root) {
             return Err(BadSignature::UnknownRoot(worker.root));
         }
-        let lives = (worker.not_before, worker.not_after);
-        let statement = WorkerCertificate::statement(worker.key, lives, worker.root);
-        let certified = statement.is_ok_and(|statement| {
-            let root = worker.root;
-            root.verifies(Purpose::WorkerKey, &statement, &worker.signature)
-        });
-        if !certified {
+        if !known.holds(worker) {
             return Err(BadSignature::Worker);
         }
         if now < worker.not_before {

@@ -2,6 +2,7 @@
 
 mod archives;
 mod attested;
+mod audits;
 mod bad_frames;
 mod bad_input;
 mod batches;

@@ -12,7 +12,7 @@ use crate::commands::view::{Time, signature};
 /// A batch; a field that has nothing to say is absent.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct BatchView<'a> {
+pub(crate) struct BatchView<'a> {
     id: BatchId,
     tenant_id: TenantId,
     /// `recorded`, `proposed`, `approved` or `expired`.
@@ -56,7 +56,7 @@ fn key(key: &PublicKey) -> String {
 }
 
 impl<'a> BatchView<'a> {
-    pub(super) fn of(batch: &'a Batch, now: Timestamp) -> Self {
+    pub(crate) fn of(batch: &'a Batch, now: Timestamp) -> Self {
         let created = &batch.created;
         let approvers = created.approvers.iter().map(|approver| ApproverView {
             name: &approver.name,

@@ -15,7 +15,7 @@ use crate::commands::view::Time;
 /// A node; a field that has nothing to say is absent.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct NodeView<'a> {
+pub(crate) struct NodeView<'a> {
     id: NodeId,
     tenant_id: TenantId,
     name: &'a str,
@@ -42,7 +42,7 @@ pub(super) struct NodeView<'a> {
     pub(super) trust: Option<TrustView>,
     /// Desired state; shown with one node, not in lists.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) spec: Option<Value>,
+    pub(crate) spec: Option<Value>,
     /// What the node, or who spoke for it, reported and the ledger did not take, the newest first;
     /// shown with one node, not in lists.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -147,7 +147,7 @@ impl TrustView {
 
 impl<'a> NodeView<'a> {
     /// The node as it stands.
-    pub(super) fn of(node: &'a Node) -> Self {
+    pub(crate) fn of(node: &'a Node) -> Self {
         let session = match &node.session {
             Session::Never => None,
             Session::Open { gateway, since, .. } => Some(SessionView {

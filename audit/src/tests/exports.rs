@@ -13,7 +13,7 @@ use ledger_protocol::tlog::{
 use sha2::{Digest as _, Sha256};
 
 use super::*;
-use crate::{Archive, Trusted, Verified, export, verify};
+use crate::{Archive, Look, Trusted, Verified, export, verify};
 
 const ORIGIN: &str = "ledger.example/log";
 
@@ -22,7 +22,7 @@ fn log_key(number: u8) -> LogSigner {
     LogSigner::new(ORIGIN.parse().unwrap(), key)
 }
 
-fn trusted() -> Trusted {
+pub(super) fn trusted() -> Trusted {
     Trusted::new(log_key(1).verifier_key(), Vec::new(), 0).unwrap()
 }
 
@@ -33,7 +33,7 @@ fn signed(head: TreeHead, by: &LogSigner) -> Note {
 }
 
 /// Hashes the log that there is, and signs it at these sizes and at its end.
-async fn sign_log(pool: &PgPool, every: u64) -> Vec<Note> {
+pub(super) async fn sign_log(pool: &PgPool, every: u64) -> Vec<Note> {
     let mut conn = pool.acquire().await.unwrap();
     let (mut edge, mut notes, by) = (RightEdge::new(), Vec::new(), log_key(1));
     loop {
@@ -66,7 +66,7 @@ async fn sign_log(pool: &PgPool, every: u64) -> Vec<Note> {
     notes
 }
 
-async fn exported(pool: &PgPool) -> Vec<u8> {
+pub(super) async fn exported(pool: &PgPool) -> Vec<u8> {
     exported_with(pool, None).await
 }
 
@@ -78,7 +78,7 @@ pub(super) async fn exported_with(pool: &PgPool, archive: Option<&Archive>) -> V
 }
 
 pub(super) fn verified(file: &[u8], trusted: &Trusted) -> Verified {
-    verify(file, trusted, &mut |_, _| {}).unwrap()
+    verify(file, trusted, Look::Everything, &mut |_, _| {}).unwrap()
 }
 
 /// What is told of a file that must not be believed.

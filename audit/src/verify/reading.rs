@@ -20,8 +20,8 @@ pub(super) struct Reading<'a, R> {
     records: Records<R>,
     trusted: &'a Trusted,
     tree: Tree<'a>,
-    /// To the thread of the rules; where it has ended, it has said why.
-    work: SyncSender<Work>,
+    /// To the thread of the rules, where they are looked at; where it has ended, it has said why.
+    work: Option<SyncSender<Work>>,
     verified: Verified,
 }
 
@@ -38,13 +38,19 @@ impl From<Problem> for Ended {
 }
 
 impl<'a, R: Read> Reading<'a, R> {
-    pub(super) fn new(file: R, trusted: &'a Trusted, work: SyncSender<Work>) -> Self {
+    pub(super) fn new(file: R, trusted: &'a Trusted, work: Option<SyncSender<Work>>) -> Self {
         Self {
             records: Records::new(file),
             trusted,
             tree: Tree::new(trusted.against.as_ref()),
             work,
             verified: Verified::default(),
+        }
+    }
+
+    fn rule(&self, work: Work) {
+        if let Some(rules) = &self.work {
+            let _ = rules.send(work);
         }
     }
 
@@ -143,7 +149,7 @@ impl<'a, R: Read> Reading<'a, R> {
             record = self.next(what)?;
         }
         let roots = chain.unwrap_or_default().into_roots();
-        let _ = self.work.send(Work::Roots(roots));
+        self.rule(Work::Roots(roots));
         Ok(record)
     }
 
@@ -185,7 +191,7 @@ impl<'a, R: Read> Reading<'a, R> {
         let position = before + u64::from(count) + 1;
         let excess = entries.rest().len();
         self.verified.events = position - 1;
-        let _ = self.work.send(Work::Bundle(Events {
+        self.rule(Work::Bundle(Events {
             before,
             bytes,
             count,

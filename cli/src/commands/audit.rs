@@ -8,9 +8,12 @@ use ledger_protocol::kind::Registry;
 use ledger_protocol::tlog::{Algorithm, KeyName};
 use serde_json::json;
 
+mod diff;
 mod export;
 mod progress;
 mod receipt;
+mod replay;
+mod source;
 mod verify;
 mod whom;
 
@@ -33,16 +36,11 @@ pub(crate) struct Options {
 #[derive(Debug, Subcommand)]
 enum Verb {
     /// Fold the log from its first event and compare the result with the live tables, row by row;
-    /// any difference is printed, and the exit code is 1
-    Replay {
-        /// Print the report as JSON
-        #[arg(long)]
-        json: bool,
-        #[command(flatten)]
-        archive: ArchiveOption,
-        #[command(flatten)]
-        postgres: PostgresOption,
-    },
+    /// any difference is printed, and the exit code is 1. With --at, show the ledger as it was
+    Replay(replay::Options),
+    /// Show what changed between two points of the log: commands, nodes and batches, in the order of
+    /// their first change
+    Diff(diff::Options),
     /// Check every event against the rules that any log must keep: one end for each command, order,
     /// credits, sessions, deadlines; whatever breaks one is printed, and the exit code is 1
     Check {
@@ -91,16 +89,8 @@ enum Verb {
 /// Does what the verb says.
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
     match options.verb {
-        Verb::Replay {
-            json,
-            archive,
-            postgres,
-        } => {
-            let pool = postgres::connect(&postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
-            let report = ledger_audit::replay(&pool, archive.archive.as_ref()).await;
-            let report = report.map_err(told)?;
-            tell(&report, json, output)
-        }
+        Verb::Replay(options) => replay::run(options, output).await,
+        Verb::Diff(options) => diff::run(options, output).await,
         Verb::Check {
             json,
             archive,
@@ -130,6 +120,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
 fn told(error: Error) -> Failure {
     let code = match &error {
         Error::Database(_) | Error::TimedOut { .. } => Code::Unavailable,
+        Error::Beyond { .. } | Error::File(_) => Code::Usage,
         Error::Gap { .. }
         | Error::Unreadable { .. }
         | Error::Corrupt { .. }
@@ -147,6 +138,9 @@ fn told(error: Error) -> Failure {
         | Error::Archived { .. }
         | Error::Archive(_)
         | Error::Record(_)
+        | Error::Export(_)
+        | Error::Log(_)
+        | Error::Shown(_)
         | Error::Write(_) => Code::Failed,
     };
     Failure::new(code, error)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
 
 use crate::exit::Failure;
@@ -10,6 +10,7 @@ use crate::output::Output;
 use crate::secret::Secret;
 
 mod append;
+mod audit;
 mod ground;
 mod http;
 mod latency;
@@ -23,7 +24,10 @@ use ground::Ground;
 /// that one gets a tenant and nodes that stay. Machines differ and are shared: compare figures of
 /// one run with each other.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Options {
+    #[command(subcommand)]
+    of: Option<Of>,
     /// How long each figure is measured
     #[arg(long, value_name = "SECONDS", default_value_t = 5,
           value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -45,6 +49,11 @@ pub(crate) struct Options {
     postgres: Option<Secret>,
 }
 
+#[derive(Debug, Subcommand)]
+enum Of {
+    Audit(audit::Options),
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Figure {
     /// `run`s per second through the library
@@ -59,6 +68,9 @@ enum Figure {
 
 /// Measures and prints.
 pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
+    if let Some(Of::Audit(options)) = &options.of {
+        return audit::run(options, output).await;
+    }
     let wanted = |figure| options.only.is_empty() || options.only.contains(&figure);
     let span = Duration::from_secs(options.seconds);
     let signs = !options.unsigned;

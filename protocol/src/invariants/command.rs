@@ -24,7 +24,10 @@ pub(super) struct Tracked {
     /// It was dispatched at least once.
     pub(super) sent: bool,
     pub(super) attested: bool,
-    late: bool,
+    /// The node's late word has come.
+    pub(super) late: bool,
+    /// Version of its stream.
+    pub(super) version: u64,
 }
 
 impl Tracked {
@@ -230,6 +233,7 @@ impl Checker {
             sent: false,
             attested: queued.attested,
             late: false,
+            version: event.version,
         };
         self.commands.insert(id, command);
     }

@@ -77,20 +77,21 @@ impl Checker {
         if self.roots.is_empty() {
             return;
         }
+        let (roots, known) = (&self.roots, &mut self.certified);
         let checked = match (&event.body, event.stream) {
             (Body::CommandQueued(queued), Stream::Command(id)) => {
                 queued.signed.as_ref().map(|signed| {
                     let payload = intent::of_command(&session::command(id, queued));
                     let payload = payload.map_err(|_| BadSignature::Altered)?;
                     let times = (event.at, queued.not_after);
-                    signed.verify(&self.roots, times, Purpose::Command, &payload)
+                    signed.verify_among(known, roots, times, Purpose::Command, &payload)
                 })
             }
             (Body::NodeSpecSet(set), Stream::Node(node)) => set.signed.as_ref().map(|signed| {
                 let payload = intent::of_spec(node, set.generation, &set.spec);
                 let payload = payload.map_err(|_| BadSignature::Altered)?;
                 let times = (event.at, event.at);
-                signed.verify(&self.roots, times, Purpose::DesiredState, &payload)
+                signed.verify_among(known, roots, times, Purpose::DesiredState, &payload)
             }),
             (_, _) => None,
         };

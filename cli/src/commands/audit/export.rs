@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -18,6 +19,7 @@ use crate::lifecycle::Signals;
 use crate::limits::CONNECTIONS_OF_ONE_CALL;
 use crate::output::Output;
 use crate::postgres::{self, PostgresOption};
+use crate::usage;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -78,6 +80,7 @@ impl Drop for Unfinished {
 pub(super) async fn run(options: Options, output: &mut Output) -> Result<(), Failure> {
     let pool = postgres::connect(&options.postgres.postgres, CONNECTIONS_OF_ONE_CALL).await?;
     let out = &options.out;
+    let began = Instant::now();
     let mut signals = Signals::listen()?;
     let (unfinished, file) = Unfinished::create(out).await?;
     let mut writer = BufWriter::new(file);
@@ -98,10 +101,15 @@ pub(super) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     };
     let finished = unfinished.finish(writer.get_ref(), out).await;
     finished.with_context(|| format!("{} could not be kept", out.display()))?;
-    tell(&exported, &options, output)
+    tell(&exported, &options, began.elapsed(), output)
 }
 
-fn tell(exported: &Exported, options: &Options, output: &mut Output) -> Result<(), Failure> {
+fn tell(
+    exported: &Exported,
+    options: &Options,
+    took: Duration,
+    output: &mut Output,
+) -> Result<(), Failure> {
     let Exported {
         origin,
         events,
@@ -117,6 +125,9 @@ fn tell(exported: &Exported, options: &Options, output: &mut Output) -> Result<(
             "checkpoints": checkpoints,
             "trustBundles": trust_bundles,
             "bytes": bytes,
+            "seconds": took.as_secs_f64(),
+            "cpuSeconds": usage::cpu_seconds(),
+            "peakMemoryBytes": usage::peak_memory_bytes(),
         }));
     }
     output.line(&format!(

@@ -21,7 +21,7 @@ use crate::limits::STOP_LEDGER_WITHIN;
 use crate::postgres;
 use crate::secret::Secret;
 
-const DATABASE: &str = "command_ledger_bench";
+pub(super) const DATABASE: &str = "command_ledger_bench";
 const CONNECTIONS: u32 = 16;
 /// Name and holder of the lease that is taken again and again; no process acts by it.
 const LEASE: &str = "bench";
@@ -163,7 +163,7 @@ impl Ground {
     }
 }
 
-async fn own_postgres() -> Result<Postgres, Failure> {
+pub(super) async fn own_postgres() -> Result<Postgres, Failure> {
     let folder = std::env::temp_dir().join(format!("command-ledger-bench-{}", std::process::id()));
     let started = Postgres::start(PostgresOptions::new(folder)).await;
     let postgres = started.or_unavailable("could not start Postgres")?;
