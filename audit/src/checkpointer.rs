@@ -32,6 +32,7 @@ use self::thinning::Thinning;
 use self::tree::Tree;
 use self::witnesses::Witnesses;
 pub use self::witnesses::{InvalidWitness, WitnessAt};
+use crate::archive::Archive;
 use crate::limits;
 use crate::log_key::LogKey;
 
@@ -47,6 +48,8 @@ pub struct Checkpointing {
     pub memory: PathBuf,
     /// Who is asked to cosign.
     pub witnesses: Vec<WitnessAt>,
+    /// Where the events are that have left the database, should their tiles be lost.
+    pub archive: Option<Archive>,
 }
 
 /// Grows and signs the log's tree until `shutdown`. May run in any number of processes, each under
@@ -65,6 +68,7 @@ pub async fn checkpoint(
         memory,
         witnesses: Witnesses::new(checkpointing.witnesses),
         thinning: Thinning::default(),
+        archive: checkpointing.archive,
         told: Told::default(),
     };
     loop {
@@ -132,6 +136,7 @@ struct Checkpointer {
     memory: Memory,
     witnesses: Witnesses,
     thinning: Thinning,
+    archive: Option<Archive>,
     told: Told,
 }
 
@@ -187,7 +192,8 @@ impl Checkpointer {
             let signed = signed.map_err(|problem| Alarm::Foreign { size, problem })?;
             self.check_remembers(&signed.head, remembered.as_ref())?;
         }
-        let tree = Tree::resume(&mut conn, remembered.as_ref().map(|signed| signed.head)).await?;
+        let head = remembered.as_ref().map(|signed| signed.head);
+        let tree = Tree::resume(&mut conn, head, self.archive.clone()).await?;
         let newest = log_tree::newest(&mut conn).await?;
         let floor = newest.map_or(0, |newest| newest.size);
         let signed = remembered.as_ref().map_or(0, |signed| signed.head.size);

@@ -95,7 +95,9 @@ impl LogOptions {
     pub(crate) fn read(&self) -> Result<Option<Checkpointing>, Failure> {
         match (&self.log_key, &self.log_origin) {
             (Some(file), Some(origin)) => {
-                checkpointing(file, origin.clone(), &self.witnesses).map(Some)
+                let mut signs = checkpointing(file, origin.clone(), &self.witnesses)?;
+                signs.archive = self.log_archive.clone();
+                Ok(Some(signs))
             }
             _ if self.witnesses.log_witness.is_empty() => Ok(None),
             _ => Err(Failure::usage(
@@ -124,6 +126,7 @@ pub(crate) fn checkpointing(
         witnesses: witnesses.read(&key.verifier_key())?,
         key: Arc::new(key),
         memory: memory.into(),
+        archive: None,
     })
 }
 

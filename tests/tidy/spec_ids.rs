@@ -15,7 +15,7 @@ const BUILT: &[&str] = &[
     "t1", "t2", "t3", "t4", // time
     "n",  // NATS
     "p1", "p2", "p3", "p4", "p5", "p6", "p7", // signatures and approvals
-    "u3", // audit
+    "u1", "u2", "u3", "u4", // audit
     "h1", "h2", // for people
 ];
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use ledger_protocol::tlog::TileIndex;
 
 use super::memory::MemoryError;
+use crate::archive::ArchiveError;
 use crate::log_key::LogKeyFailure;
 
 /// Why the log is not signed, and will not be until somebody has looked: signing on could show two
@@ -32,6 +33,11 @@ pub(super) enum Alarm {
     Tile(TileIndex),
     #[error("the event at position {position} is missing")]
     Gap { position: u64 },
+    #[error(
+        "the tiles are gone, and the events up to position {through} have left the database for an \
+         archive: --log-archive says where that is"
+    )]
+    Archived { through: u64 },
     #[error(
         "{} is missing, and a checkpoint of size {size} was published: put the file back, or put \
          into it the newest checkpoint of this log that anybody has, as it was served",
@@ -69,6 +75,8 @@ pub(super) enum Error {
     Ledger(#[from] ledger::Error),
     #[error("it took longer than {seconds} s")]
     TimedOut { seconds: u64 },
+    #[error("the archive cannot be read")]
+    Archive(#[from] ArchiveError),
     #[error("the log's key did not sign: {0}")]
     Key(LogKeyFailure),
     #[error("the signed checkpoint cannot be a note")]

@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_mins(1);
 pub(crate) struct World {
     pub(crate) pool: PgPool,
     pub(crate) folder: TempDir,
+    /// What the checkpointer is told of.
+    pub(crate) archive: Option<Archive>,
     ledger: Ledger,
 }
 
@@ -64,6 +66,7 @@ impl World {
         Self {
             pool,
             folder,
+            archive: None,
             ledger,
         }
     }
@@ -107,6 +110,7 @@ impl World {
             key: key(),
             memory: self.memory(),
             witnesses,
+            archive: self.archive.clone(),
         };
         let (ledger, holder) = (self.ledger.clone(), holder.to_owned());
         let task = checkpoint(ledger, checkpointing, holder, shutdown.clone());
@@ -151,6 +155,7 @@ impl World {
             key,
             witnesses: Witnesses::new(Vec::new()),
             thinning: Thinning::default(),
+            archive: None,
             told: Told::default(),
         };
         let ended = timeout(PATIENCE, worker.work(&fence)).await.unwrap();

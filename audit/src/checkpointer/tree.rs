@@ -1,14 +1,17 @@
 //! The log's tree as its only writer knows it: how it resumes, grows, and is held against what was
 //! signed.
 
-use ledger_projections::{log, log_tree};
+use ledger_projections::log::Recorded;
+use ledger_projections::{log, log_tree, retention};
 use ledger_protocol::merkle::{Hash, leaf_hash};
 use ledger_protocol::tlog::{
-    ConsistencyProof, RightEdge, Tile, TileIndex, Tiles, TreeFull, TreeHead,
+    BundleIndex, ConsistencyProof, EntryBundle, Resource, RightEdge, TILE_WIDTH, Tile, TileIndex,
+    Tiles, TreeFull, TreeHead,
 };
 use sqlx::PgConnection;
 
 use super::error::{Alarm, Error};
+use crate::archive::Archive;
 use crate::limits::{LEAVES_PAGE_ROWS, LEAVES_UNWRITTEN_MAX};
 
 /// The right edge of the tree, and the tiles that are not written yet.
@@ -23,6 +26,8 @@ pub(super) struct Tree {
     written: u64,
     /// What was signed last; the tree is not signed before it has reached that size.
     signed: Option<TreeHead>,
+    /// Where the events are that have left the database, for the day on which tiles are lost.
+    archive: Option<Archive>,
 }
 
 impl Tree {
@@ -31,6 +36,7 @@ impl Tree {
     pub(super) async fn resume(
         conn: &mut PgConnection,
         signed: Option<TreeHead>,
+        archive: Option<Archive>,
     ) -> Result<Self, Error> {
         let mut tree = Self {
             edge: RightEdge::new(),
@@ -38,6 +44,7 @@ impl Tree {
             full: Vec::new(),
             written: 0,
             signed,
+            archive,
         };
         let Some(signed) = signed.filter(|signed| signed.size > 0) else {
             return Ok(tree);
@@ -81,7 +88,9 @@ impl Tree {
             limit = u32::try_from(signed.size - size).map_or(limit, |left| limit.min(left));
         }
         let again = u32::from(self.last.is_some());
-        let page = log::read(conn, size - u64::from(again), limit + again).await?;
+        let (page, is_archived) = self
+            .read(conn, size - u64::from(again), limit + again)
+            .await?;
         let mut events = page.into_iter();
         if let Some(last) = self.last {
             let Some(event) = events.next().filter(|event| event.position == size) else {
@@ -110,7 +119,52 @@ impl Tree {
         {
             return Err(Alarm::Forked { size: signed.size }.into());
         }
-        Ok(self.edge.size() == size + u64::from(limit))
+        let more = self.edge.size() == size + u64::from(limit);
+        // A page out of the archive ends before the log does.
+        Ok(more || is_archived)
+    }
+
+    /// The events after a position, at most `limit`, and whether they are out of the archive, which alone
+    /// has what has left the database. The root at the signed size shows whether they are those of
+    /// the log.
+    async fn read(
+        &self,
+        conn: &mut PgConnection,
+        after: u64,
+        limit: u32,
+    ) -> Result<(Vec<Recorded>, bool), Error> {
+        let page = log::read(conn, after, limit).await?;
+        if page
+            .first()
+            .is_some_and(|first| first.position == after + 1)
+        {
+            return Ok((page, false));
+        }
+        let through = retention::archived_through(conn).await?;
+        if after >= through {
+            return Ok((page, false));
+        }
+        let archive = self.archive.as_ref().ok_or(Alarm::Archived { through })?;
+        let (mut page, mut last) = (Vec::new(), after);
+        // The archive's bundles are full where events have left.
+        while last < through && page.len() < limit as usize {
+            let bundle = BundleIndex::new(last / u64::from(TILE_WIDTH), TILE_WIDTH);
+            let bundle = bundle.map_err(|_| Alarm::Full)?;
+            let file = Resource::Entries(bundle);
+            let bytes = archive.read(file).await?;
+            let missing = || Alarm::Gap { position: last + 1 };
+            let bytes = bytes.ok_or_else(missing)?;
+            let entries = EntryBundle::decode(&bytes, TILE_WIDTH).map_err(|_| missing())?;
+            let places = (bundle.first_entry() + 1..).zip(entries.entries());
+            let new = places.skip_while(|(position, _)| *position <= after);
+            page.extend(new.map(|(position, bytes)| Recorded {
+                position,
+                bytes: bytes.to_vec(),
+            }));
+            last = bundle.first_entry() + u64::from(TILE_WIDTH);
+        }
+        page.truncate(limit as usize);
+        Ok((page, true))
     }
 
     /// Whether so many leaves wait that their tiles must be written.

@@ -283,6 +283,21 @@ async fn u2_a_log_whose_old_events_have_left_is_as_provable_as_before(pool: PgPo
     assert!(again.is_clean() && again.events == larger);
     let receipt = receipt(&pool, archive, asked[0]).await.unwrap();
     receipt.verify(&trust()).unwrap();
+    // Tiles that are lost are made again, of the archive and what is left.
+    let tiles = old.signing.tiles().await;
+    sql(&pool, "DELETE FROM log_tiles").await;
+    old.run(1).await;
+    let mut conn = pool.acquire().await.unwrap();
+    let head = ledger_projections::log::head(&mut conn).await.unwrap();
+    drop(conn);
+    old.signing.archive = Some(old.archive.clone());
+    old.signing.sign(head).await;
+    let again = old.signing.tiles().await;
+    assert_eq!(again.len(), tiles.len());
+    for (before, after) in tiles.iter().zip(&again) {
+        let same = (before.0, before.1) == (after.0, after.1) && after.2.starts_with(&before.2);
+        assert!(same, "{before:?}");
+    }
     // The service may do none of it.
     let mut service = pool.acquire().await.unwrap();
     sqlx::query("SET ROLE command_ledger_service")

@@ -224,6 +224,7 @@ async fn checkpoint(
         key: Arc::new(key),
         memory: folder.join("log.signed"),
         witnesses: Vec::new(),
+        archive: None,
     };
     let began = Instant::now();
     let phase = Phase::new("the checkpointer");
