@@ -96,7 +96,7 @@ impl LogOptions {
         match (&self.log_key, &self.log_origin) {
             (Some(file), Some(origin)) => {
                 let mut signs = checkpointing(file, origin.clone(), &self.witnesses)?;
-                signs.archive = self.log_archive.clone();
+                signs.archive.clone_from(&self.log_archive);
                 Ok(Some(signs))
             }
             _ if self.witnesses.log_witness.is_empty() => Ok(None),
