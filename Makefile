@@ -6,6 +6,7 @@ MAKEFLAGS += --no-print-directory
 
 TOOLS := $(CURDIR)/.dev/tools
 CHECK_TOOLS := $(CURDIR)/.dev/check-tools
+CLIENT_TOOLS := $(CURDIR)/.dev/client-tools
 POSTGRES_15 := /usr/lib/postgresql/15/bin
 ADVISORIES := $(or $(CARGO_HOME),$(HOME)/.cargo)/advisory-dbs
 
@@ -14,7 +15,7 @@ WITH_SERVERS := cargo run --quiet --locked --package ledger-servers --bin with-s
 # naming packages would compile their dependencies again with fewer features.
 SQL_PACKAGES := package(ledger) | package(ledger-migrations) | package(ledger-projections)
 
-.PHONY: help services check-tools demo check test test-postgres-15 snapshots bench bench-audit
+.PHONY: help services check-tools client-tools demo check test test-postgres-15 snapshots bench bench-audit
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | sort | \
@@ -25,6 +26,9 @@ services: ## install the Postgres and NATS for development into .dev/tools
 
 check-tools:
 	@servers/install.sh servers/requirements-check.txt $(CHECK_TOOLS)
+
+client-tools:
+	@servers/install.sh servers/requirements-client.txt $(CLIENT_TOOLS)
 
 demo: services ## the whole loop on this machine: a command queued, run by a real node, proved
 	@cli/demo.sh
@@ -41,7 +45,7 @@ check: check-tools ## formatting, lints, licences, banned crates, sources
 	    echo "advisories: LEFT OUT, there is no advisory database in $(ADVISORIES)"; \
 	fi
 
-test: services check ## check, then every test on real servers, then the SQL again on Postgres 15
+test: services client-tools check ## check, then every test on real servers, then the SQL again on Postgres 15
 	@if grep -rqE '^\s*//[/!] ```(rust|no_run|compile_fail|should_panic)?\s*$$' --include='*.rs' */src; then \
 	    $(WITH_SERVERS) cargo test --quiet --locked --workspace --doc; \
 	fi

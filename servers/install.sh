@@ -30,4 +30,4 @@ python3 -m pip install --quiet --disable-pip-version-check --no-deps --only-bina
 echo "$want" >"$folder.new/.installed"
 rm -rf "$folder"
 mv "$folder.new" "$folder"
-echo "installed $(grep -oE '^[a-z0-9-]+==[0-9.]+' "$requirements" | tr '\n' ' ')into $folder"
+echo "installed $(grep -oE '^[a-z0-9-]+==[0-9a-z.]+' "$requirements" | tr '\n' ' ')into $folder"

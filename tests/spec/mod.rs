@@ -7,6 +7,7 @@ mod bad_frames;
 mod bad_input;
 mod batches;
 mod callers_transaction;
+mod clients;
 mod defects;
 mod exports;
 mod hang_ups;
