@@ -120,7 +120,7 @@ pub(crate) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
 fn told(error: Error) -> Failure {
     let code = match &error {
         Error::Database(_) | Error::TimedOut { .. } => Code::Unavailable,
-        Error::Beyond { .. } | Error::File(_) => Code::Usage,
+        Error::Beyond { .. } | Error::Archived { .. } | Error::File(_) => Code::Usage,
         Error::Gap { .. }
         | Error::Unreadable { .. }
         | Error::Corrupt { .. }
@@ -135,7 +135,6 @@ fn told(error: Error) -> Failure {
         | Error::Missing { .. }
         | Error::Bundle { .. }
         | Error::NoTile { .. }
-        | Error::Archived { .. }
         | Error::Archive(_)
         | Error::Record(_)
         | Error::Export(_)

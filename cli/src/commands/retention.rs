@@ -30,7 +30,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DAYS", group = "kept",
           value_parser = clap::value_parser!(u32).range(0..=i64::from(KEPT_DAYS_MAX)))]
     keep_events_days: Option<u32>,
-    /// Days for which commands can be queried after their end. Afterwards they are unknown to
+    /// Days for which commands can be queried after their end, 30 at least. Afterwards they are unknown to
     /// `commands.get`, and an idempotencyKey may be used again; the log has them still. A node's newest
     /// command stays
     #[arg(long, value_name = "DAYS", group = "kept",
@@ -111,7 +111,7 @@ fn tell(retained: &Retained, options: &Options, output: &mut Output) -> Result<(
     }
     let would = if options.dry_run { "would be " } else { "" };
     output.line(&format!(
-        "{} has the log up to position {archived}",
+        "{} is brought up to position {archived}",
         options.archive
     ))?;
     for part in dropped {

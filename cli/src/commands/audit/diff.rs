@@ -28,7 +28,12 @@ pub(super) async fn run(options: Options, output: &mut Output) -> Result<(), Fai
     let mut history = options.source.open().await?;
     let from = history.position(options.from).await.map_err(told)?;
     let to = history.position(options.to).await.map_err(told)?;
-    if from > to {
+    // Two times may stand for one position.
+    let is_reversed = match (options.from, options.to) {
+        (Moment::Time(from), Moment::Time(to)) => from > to,
+        _ => false,
+    };
+    if is_reversed || from > to {
         return Err(Failure::usage(format!(
             "FROM is position {from} and TO is position {to}; the earlier one comes first"
         )));

@@ -64,8 +64,8 @@ fn told(error: ReceiptError) -> Failure {
         | ReceiptError::NotYet { .. }
         | ReceiptError::Projection(_)
         | ReceiptError::Snapshot(_) => Code::Unavailable,
-        ReceiptError::Archived { .. }
-        | ReceiptError::Archive(_)
+        ReceiptError::Archived { .. } => Code::Usage,
+        ReceiptError::Archive(_)
         | ReceiptError::Log(_)
         | ReceiptError::Checkpoint { .. }
         | ReceiptError::Tree { .. }
