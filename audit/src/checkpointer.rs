@@ -10,6 +10,8 @@
 mod error;
 mod memory;
 #[cfg(test)]
+mod pace;
+#[cfg(test)]
 pub(crate) mod tests;
 mod thinning;
 mod tree;
