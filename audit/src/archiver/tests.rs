@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use ledger_protocol::tlog::{BundleIndex, TILE_WIDTH};
@@ -80,14 +81,19 @@ impl Copied {
 /// Every file below a folder, by its path there.
 fn files(root: &Path) -> BTreeMap<String, Vec<u8>> {
     let (mut found, mut folders) = (BTreeMap::new(), vec![root.to_owned()]);
+    // A thread of an archiver that was cut off may give its file the name, or remove one, just now.
+    let is_gone = |error: &std::io::Error| assert_eq!(error.kind(), ErrorKind::NotFound);
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
+        let entries = fs::read_dir(folder).inspect_err(is_gone);
+        for entry in entries.into_iter().flatten() {
             let path = entry.unwrap().path();
+            let name = path.strip_prefix(root).unwrap().to_str().unwrap();
             if path.is_dir() {
                 folders.push(path);
-            } else {
-                let name = path.strip_prefix(root).unwrap().to_str().unwrap();
-                found.insert(name.to_owned(), fs::read(&path).unwrap());
+            } else if !name.contains(".tmp")
+                && let Ok(bytes) = fs::read(&path).inspect_err(is_gone)
+            {
+                found.insert(name.to_owned(), bytes);
             }
         }
     }
