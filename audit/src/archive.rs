@@ -143,10 +143,13 @@ impl Archive {
         most: usize,
     ) -> Result<(), ArchiveError> {
         match self.read_file(file.clone(), most).await? {
-            Some(there) if there == bytes => return Ok(()),
-            Some(_) => return Err(ArchiveError::Differs { file }),
-            None => {}
+            Some(there) if there == bytes => Ok(()),
+            Some(_) => Err(ArchiveError::Differs { file }),
+            None => self.replace(file, bytes).await,
         }
+    }
+
+    async fn replace(&self, file: String, bytes: Vec<u8>) -> Result<(), ArchiveError> {
         match &self.place {
             Place::Folder(folder) => folder.replace(file, bytes).await,
             Place::Bucket(bucket) => bucket.replace(file, bytes).await,
@@ -166,10 +169,7 @@ impl Archive {
     pub(crate) async fn set_checkpoint(&self, note: String) -> Result<(), ArchiveError> {
         self.flush().await?;
         let file = Resource::Checkpoint.to_string();
-        match &self.place {
-            Place::Folder(folder) => folder.replace(file, note.into_bytes()).await,
-            Place::Bucket(bucket) => bucket.replace(file, note.into_bytes()).await,
-        }?;
+        self.replace(file, note.into_bytes()).await?;
         self.flush().await
     }
 

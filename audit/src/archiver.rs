@@ -72,12 +72,12 @@ pub enum ArchiverError {
     },
 }
 
-/// Brings an archive up to the newest checkpoint, which it gives. May be stopped at any point and
+/// Brings an archive up to the newest checkpoint, which it gives, as it is and as it is read. May be stopped at any point and
 /// begun again; nothing is shown before all that it stands for is there.
 pub(crate) async fn advance(
     conn: &mut PgConnection,
     archive: &Archive,
-) -> Result<Checkpoint, ArchiverError> {
+) -> Result<(String, Checkpoint), ArchiverError> {
     let (note, newest) = within(serve::newest(conn)).await?;
     let head = newest.head();
     let there = within(archived(archive)).await?;
@@ -94,8 +94,8 @@ pub(crate) async fn advance(
                 here: head.size,
             });
         }
-        if from.size == head.size && from == *head {
-            return Ok(newest);
+        if from == *head {
+            return Ok((note, newest));
         }
         let forked = || ArchiverError::Forked { size };
         let wanted = ConsistencyProof::tiles(from.size, head.size).map_err(|_| forked())?;
@@ -120,7 +120,7 @@ pub(crate) async fn advance(
         })
         .await?;
     }
-    within(archive.set_checkpoint(note)).await?;
+    within(archive.set_checkpoint(note.clone())).await?;
     // What ended within a tile that is full now.
     for partial in RightEdge::tiles(size)
         .into_iter()
@@ -132,7 +132,7 @@ pub(crate) async fn advance(
             within(archive.remove_partials(full)).await?;
         }
     }
-    Ok(newest)
+    Ok((note, newest))
 }
 
 async fn tiles_of(conn: &mut PgConnection, wanted: &[TileIndex]) -> Result<Vec<Tile>, Unserved> {
@@ -213,7 +213,7 @@ async fn turn(ledger: &Ledger, archive: &Archive, holder: &str) -> Result<Option
         match advance(&mut conn, archive).await {
             // There is nothing to copy before the first checkpoint.
             Err(ArchiverError::Log(Unserved::Absent)) => Ok(None),
-            advanced => Ok(Some(advanced?.head().size)),
+            advanced => Ok(Some(advanced?.1.head().size)),
         }
     };
     tokio::select! {

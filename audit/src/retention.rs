@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
+use ledger_projections::log;
 use ledger_projections::retention::{self, Partition};
-use ledger_projections::{log, log_tree};
 use ledger_protocol::command::State;
 use ledger_protocol::event::{self, Event};
 use ledger_protocol::id::CommandId;
@@ -168,13 +168,8 @@ pub async fn retain(
     policy: Policy,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Retained, RetentionError> {
-    let head = *archiver::advance(conn, archive).await?.head();
-    let published = log_tree::newest(conn).await?;
-    let note = published
-        .ok_or(RetentionError::Missing {
-            position: head.size,
-        })?
-        .note;
+    let (note, newest) = archiver::advance(conn, archive).await?;
+    let head = *newest.head();
     let parsed = Note::parse(note.as_bytes()).map_err(RetentionError::Note)?;
     trust.believe(&parsed).map_err(RetentionError::Untrusted)?;
     let mut retained = Retained {

@@ -33,7 +33,7 @@ impl Copied {
 
     async fn advance(&self) -> Result<u64, ArchiverError> {
         let mut conn = self.world.pool.acquire().await.unwrap();
-        let advanced = advance(&mut conn, &self.archive).await?;
+        let (_, advanced) = advance(&mut conn, &self.archive).await?;
         Ok(advanced.head().size)
     }
 
