@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
+use ed25519_dalek::{Signer as _, SigningKey};
 use sha2::{Digest, Sha256};
 
 use super::cosignature::Cosignature;
@@ -136,12 +136,7 @@ impl VerifierKey {
     /// Whether the signature is this key's over the message. Strict, as all signatures are
     /// (see [`crate::dsse`]).
     pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
-        let key = VerifyingKey::from_bytes(self.key.as_bytes());
-        let signature = Signature::from_slice(signature);
-        let (Ok(key), Ok(signature)) = (key, signature) else {
-            return false;
-        };
-        key.verify_strict(message, &signature).is_ok()
+        self.key.has_signed(&[message], signature)
     }
 }
 
