@@ -1,6 +1,6 @@
 //! The log, held against what must hold of any log (SPEC sections 1, 2, 5 and 6).
 
-use ledger_protocol::invariants::{BrokenChain, Checker, Violation, roots};
+use ledger_protocol::invariants::{BrokenChain, Violation, roots};
 use ledger_protocol::kind::Registry;
 use ledger_protocol::time::{MICROS_PER_SECOND, Timestamp};
 use sqlx::PgPool;
@@ -8,9 +8,10 @@ use sqlx::PgPool;
 use crate::Error;
 use crate::archive::Archive;
 use crate::error::database;
-use crate::limits::{LOOK_SECONDS, SWEEP_LATE_SECONDS, VIOLATIONS_MAX};
+use crate::limits::{SWEEP_LATE_SECONDS, VIOLATIONS_MAX};
 use crate::log;
 use crate::trust;
+use crate::verify::shelved;
 
 /// The answer of a check. The log keeps every rule when `violations_total` is 0.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,7 +50,8 @@ impl Checked {
 /// What is signed is held against the roots of the trust bundles that stand beside the log.
 /// `kinds` says which kinds are registered (SPEC K2).
 ///
-/// Less than 50 bytes are held for each command that has ended. An error means that the log itself is not sound.
+/// Commands that have ended are kept in a temporary file. An error means that the log itself is not
+/// sound, or that this file or the database fails.
 pub async fn check(
     pool: &PgPool,
     archive: Option<&Archive>,
@@ -57,7 +59,7 @@ pub async fn check(
 ) -> Result<Checked, Error> {
     let mut snapshot = log::snapshot(pool).await?;
     let micros = |seconds: u32| i64::from(seconds) * MICROS_PER_SECOND;
-    let mut rules = Checker::new(micros(LOOK_SECONDS));
+    let mut rules = shelved();
     let mut checked = Checked::default();
     let bundles = trust::read_all(&mut snapshot).await?;
     match roots(&bundles) {
@@ -65,7 +67,8 @@ pub async fn check(
         Err(broken) => checked.broken_trust = Some(broken),
     }
     checked.events = log::read(&mut snapshot, archive, |stored| {
-        checked.add(rules.observe(stored.position, &stored.event));
+        let found = rules.observe(stored.position, &stored.event);
+        checked.add(found.map_err(Error::Shelf)?);
         Ok(())
     })
     .await?;
@@ -73,6 +76,7 @@ pub async fn check(
     let now: i64 = database(now.fetch_one(&mut *snapshot)).await?;
     database(snapshot.rollback()).await?;
     let now = Timestamp::from_micros(now);
+    let rules = rules.checker();
     checked.add(rules.overdue(now, micros(SWEEP_LATE_SECONDS), kinds));
     checked.commands = rules.commands();
     checked.live = rules.live();

@@ -52,6 +52,9 @@ pub enum Error {
         #[source]
         source: ledger_projections::Error,
     },
+    /// The temporary file for what the rules keep of ended commands.
+    #[error("a file for ended commands in {}, the folder for temporary files (TMPDIR)", std::env::temp_dir().display())]
+    Shelf(#[source] std::io::Error),
     /// A fold that was put aside cannot be read again.
     #[error("the fold before position {position} cannot be read again")]
     Fold {

@@ -52,6 +52,9 @@ pub(crate) const EXPORT_PAGE_BUNDLES: usize = 16;
 pub(crate) const CHECKPOINTS_PAGE_ROWS: u32 = 64;
 /// Bundles of events that wait to be held against the rules while others are hashed.
 pub(crate) const BUNDLES_WAITING_MAX: usize = 2;
+/// Blocks of 512 ended commands that stay in memory while rules are checked, 16 KiB each; the others
+/// go to a temporary file.
+pub(crate) const SHELF_BLOCKS_HERE: usize = 256;
 /// Between two looks whether an archive lacks something of the log.
 pub(crate) const ARCHIVE_EVERY: Duration = Duration::from_secs(10);
 /// How long the archiver's lease lasts when its holder dies.

@@ -2,8 +2,8 @@
 //! network, no clock.
 //!
 //! One thread reads and hashes ([`reading`]), the other holds the events against the rules
-//! ([`rules`]). Both hold little, whatever the file says of its own sizes; the rules keep some
-//! bytes for each command. What is wrong is a [`Problem`], with the position that it concerns.
+//! ([`rules`]). Both hold little, whatever the file says of its own sizes; the rules keep ended
+//! commands in a temporary file. What is wrong is a [`Problem`], with the position that it concerns.
 
 use std::io::{self, Read};
 use std::sync::mpsc::sync_channel;
@@ -13,6 +13,7 @@ use ledger_protocol::tlog::{
     Algorithm, InvalidPolicy, Note, Policy, TreeHead, Untrusted, VerifierKey,
 };
 
+use crate::Error;
 use crate::limits::{BUNDLES_WAITING_MAX, VIOLATIONS_MAX};
 
 mod events;
@@ -26,6 +27,7 @@ pub(crate) use events::events;
 pub use problem::{Place, Problem};
 use reading::Reading;
 use rules::Rules;
+pub(crate) use rules::shelved;
 
 /// What is trusted: who signs the log, who watches it, and what was seen of it before.
 #[derive(Debug, Clone)]
@@ -157,6 +159,7 @@ pub fn verify(
             Err(panic) => std::panic::resume_unwind(panic),
         };
         let mut verified = read?;
+        let kept = kept.map_err(|error| io::Error::new(error.kind(), Error::Shelf(error)))?;
         verified.commands = kept.commands;
         verified.live = kept.live;
         verified.problems_total += kept.problems_total;

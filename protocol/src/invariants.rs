@@ -27,6 +27,7 @@ mod command;
 mod dispatch;
 mod ended;
 mod node;
+mod shelved;
 #[cfg(test)]
 mod tests;
 mod trust;
@@ -35,6 +36,7 @@ use batch::TrackedBatch;
 use command::Tracked;
 use ended::Ended;
 use node::TrackedNode;
+pub use shelved::Shelved;
 pub use trust::{BrokenChain, RootChain, roots};
 
 /// A rule that an event breaks.
@@ -235,7 +237,8 @@ impl fmt::Display for Violation {
 }
 
 /// Checks a log event by event. Cheap: a few look-ups for each event; it keeps less than 40 bytes
-/// for each command that has ended, and some hundred for each other command, node and batch.
+/// for each command that has ended ([`Shelved`]: none), and some hundred for each other command, node
+/// and batch.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Checker {
     /// A gateway reads what is due and then dispatches it. What changed in between, it could not

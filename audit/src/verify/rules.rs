@@ -1,16 +1,18 @@
 //! The events, held against the rules that any log must keep, on a thread of their own.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::mpsc::Receiver;
 
 use ledger_protocol::dsse::PublicKey;
 use ledger_protocol::event::Event;
-use ledger_protocol::invariants::Checker;
+use ledger_protocol::invariants::{Checker, Shelved};
 use ledger_protocol::time::MICROS_PER_SECOND;
 use ledger_protocol::tlog::EntryBundle;
+use tempfile::SpooledTempFile;
 
 use super::problem::{Defect, Place, Problem};
-use crate::limits::{LOOK_SECONDS, VIOLATIONS_MAX};
+use crate::limits::{LOOK_SECONDS, SHELF_BLOCKS_HERE, VIOLATIONS_MAX};
 
 /// What the rules are to look at next.
 pub(super) enum Work {
@@ -38,16 +40,24 @@ pub(super) struct Ruled {
     pub(super) problems_total: u64,
 }
 
+/// A checker of a log of any length. Its file is made when the first commands go there, and goes with
+/// the process.
+pub(crate) fn shelved() -> Shelved<SpooledTempFile> {
+    let checker = Checker::new(i64::from(LOOK_SECONDS) * MICROS_PER_SECOND);
+    Shelved::new(checker, SpooledTempFile::new(0), SHELF_BLOCKS_HERE)
+}
+
 pub(super) struct Rules {
-    checker: Checker,
+    checker: Shelved<SpooledTempFile>,
     ruled: Ruled,
 }
 
 impl Rules {
-    /// Looks at all that comes, until no more comes or something cannot be read.
-    pub(super) fn follow(work: &Receiver<Work>) -> Ruled {
+    /// Looks at all that comes, until no more comes or something cannot be read. An error is that of
+    /// a file for what does not stay in memory.
+    pub(super) fn follow(work: &Receiver<Work>) -> io::Result<Ruled> {
         let mut rules = Self {
-            checker: Checker::new(i64::from(LOOK_SECONDS) * MICROS_PER_SECOND),
+            checker: shelved(),
             ruled: Ruled {
                 commands: 0,
                 live: 0,
@@ -59,31 +69,36 @@ impl Rules {
             match next {
                 Work::Roots(roots) => rules.checker.trust(roots),
                 Work::Bundle(events) => {
-                    if let Err(problem) = rules.observe(&events) {
+                    if let Some(problem) = rules.observe(&events)? {
                         rules.add(problem);
                         break;
                     }
                 }
             }
         }
-        rules.ruled.commands = rules.checker.commands();
-        rules.ruled.live = rules.checker.live();
-        rules.ruled
+        rules.ruled.commands = rules.checker.checker().commands();
+        rules.ruled.live = rules.checker.checker().live();
+        Ok(rules.ruled)
     }
 
     /// Folds go on after a broken rule; they cannot after an event that is none.
-    fn observe(&mut self, events: &Events) -> Result<(), Problem> {
+    fn observe(&mut self, events: &Events) -> io::Result<Option<Problem>> {
         let entries = EntryBundle::first(&events.bytes, events.count);
         for (position, entry) in (events.before + 1..).zip(entries) {
-            let event = Event::decode(entry)
-                .map_err(|error| Problem::new(Place::Position(position), Defect::Event(error)))?;
-            for broken in self.checker.observe(position, &event) {
+            let event = match Event::decode(entry) {
+                Ok(event) => event,
+                Err(error) => {
+                    let place = Place::Position(position);
+                    return Ok(Some(Problem::new(place, Defect::Event(error))));
+                }
+            };
+            for broken in self.checker.observe(position, &event)? {
                 let (stream, rule) = (broken.stream, broken.rule);
                 let place = Place::Position(broken.position);
                 self.add(Problem::new(place, Defect::Rule { stream, rule }));
             }
         }
-        Ok(())
+        Ok(None)
     }
 
     fn add(&mut self, problem: Problem) {

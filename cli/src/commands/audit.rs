@@ -139,6 +139,7 @@ fn told(error: Error) -> Failure {
         | Error::Record(_)
         | Error::Export(_)
         | Error::Log(_)
+        | Error::Shelf(_)
         | Error::Shown(_)
         | Error::Write(_) => Code::Failed,
     };

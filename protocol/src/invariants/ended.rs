@@ -32,13 +32,39 @@ const SENT: u8 = 1;
 const ATTESTED: u8 = 2;
 const LATE: u8 = 4;
 
-/// The ended commands by id: blocks in order, each sorted, none empty.
+/// Size of an entry on the shelf.
+pub(super) const ENTRY_BYTES: usize = 30;
+/// Largest block on the shelf.
+pub(super) const BLOCK_BYTES: usize = BLOCK * ENTRY_BYTES;
+
+type Id = [u8; 16];
+
+/// The ended commands by id. Each block has a lower bound, and holds what lies between that and the
+/// next one's. Blocks that have not been asked for in a while may be on a shelf ([`super::Shelved`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Ended {
-    blocks: Vec<Vec<Entry>>,
+    here: BTreeMap<Id, Block>,
+    shelved: BTreeMap<Id, Shelf>,
     count: usize,
     nodes: Names<NodeId>,
     kinds: Names<String>,
+}
+
+/// Entries in order.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+struct Block {
+    entries: Vec<Entry>,
+    /// The event that asked for it last, where there is a shelf.
+    used: u64,
+}
+
+/// Where a block is that is not here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Shelf {
+    /// Number of its place.
+    pub(super) place: u64,
+    /// Its size.
+    pub(super) bytes: usize,
 }
 
 /// Each name once, by a number.
@@ -91,7 +117,7 @@ impl Ended {
         };
         let flag = |holds: bool, flag| if holds { flag } else { 0 };
         self.insert(Entry {
-            id: id.uuid().into_bytes(),
+            id: bytes(id),
             node,
             seq,
             version,
@@ -106,12 +132,10 @@ impl Ended {
 
     /// Gives a command back, as far as the rules ask of one that has ended.
     pub(super) fn take(&mut self, id: CommandId) -> Option<Tracked> {
-        let (block, place) = self.find(id).ok()?;
-        let entries = self.blocks.get_mut(block)?;
-        let entry = entries.remove(place);
-        if entries.is_empty() {
-            self.blocks.remove(block);
-        }
+        let block = self.block_mut(id)?;
+        let place = block.find(id).ok()?;
+        // The block stays, also when it is empty: the command comes back to it.
+        let entry = block.entries.remove(place);
         self.count -= 1;
         let never = Timestamp::from_micros(0);
         Some(Tracked {
@@ -133,36 +157,32 @@ impl Ended {
         })
     }
 
-    /// How a command ended, if it is one of these.
+    /// How a command ended, if it is one of these, and here.
     pub(super) fn end(&self, id: CommandId) -> Option<Outcome> {
-        let (block, place) = self.find(id).ok()?;
-        Some(self.blocks.get(block)?.get(place)?.end)
+        let (_, block) = self.here.range(..=bytes(id)).next_back()?;
+        let place = block.find(id).ok()?;
+        Some(block.entries.get(place)?.end)
     }
 
-    /// Where the command is, or would be: block, and place in it.
-    fn find(&self, id: CommandId) -> Result<(usize, usize), (usize, usize)> {
-        let id = id.uuid().into_bytes();
-        let begins = |block: &Vec<Entry>| block.first().is_some_and(|first| first.id <= id);
-        let block = self.blocks.partition_point(begins).saturating_sub(1);
-        let entries = self.blocks.get(block).map_or(&[][..], Vec::as_slice);
-        match entries.binary_search_by(|entry| entry.id.cmp(&id)) {
-            Ok(place) => Ok((block, place)),
-            Err(place) => Err((block, place)),
-        }
+    /// The block that the command is in, or would be, if that is here.
+    fn block_mut(&mut self, id: CommandId) -> Option<&mut Block> {
+        let (_, block) = self.here.range_mut(..=bytes(id)).next_back()?;
+        Some(block)
     }
 
     fn insert(&mut self, entry: Entry) {
-        let (Err((block, place)) | Ok((block, place))) =
-            self.find(CommandId::from_uuid(uuid::Uuid::from_bytes(entry.id)));
         self.count += 1;
-        let Some(entries) = self.blocks.get_mut(block) else {
-            let mut first = Vec::with_capacity(BLOCK);
-            first.push(entry);
-            self.blocks.push(first);
+        let id = CommandId::from_uuid(uuid::Uuid::from_bytes(entry.id));
+        let Some(block) = self.block_mut(id) else {
+            let mut entries = Vec::with_capacity(BLOCK);
+            entries.push(entry);
+            let used = 0;
+            self.here.insert([0; 16], Block { entries, used });
             return;
         };
-        if entries.len() < BLOCK {
-            entries.insert(place, entry);
+        let (Err(place) | Ok(place)) = block.find(id);
+        if block.entries.len() < BLOCK {
+            block.entries.insert(place, entry);
             return;
         }
         // What comes late in a block is followed by more that does: it is left nearly full.
@@ -172,13 +192,115 @@ impl Ended {
             BLOCK / 2
         };
         let mut right = Vec::with_capacity(BLOCK);
-        right.extend(entries.drain(at..));
+        right.extend(block.entries.drain(at..));
+        let bound = right.first().map_or(entry.id, |first| first.id);
         if place <= at {
-            entries.insert(place, entry);
+            block.entries.insert(place, entry);
         } else {
             right.insert(place - at, entry);
         }
-        self.blocks.insert(block + 1, right);
+        let (entries, used) = (right, block.used);
+        self.here.insert(bound, Block { entries, used });
+    }
+
+    /// The blocks that are here.
+    pub(super) fn blocks(&self) -> usize {
+        self.here.len()
+    }
+
+    /// The block on the shelf that the command would be in.
+    pub(super) fn shelf(&self, id: CommandId) -> Option<Shelf> {
+        let id = bytes(id);
+        let (bound, away) = self.shelved.range(..=id).next_back()?;
+        let nearer = self.here.range(*bound..=id).next_back();
+        nearer.is_none().then_some(*away)
+    }
+
+    /// Takes back the block that [`Self::shelf`] told of. `None`: these are not the bytes of one.
+    pub(super) fn take_back(&mut self, id: CommandId, bytes: &[u8]) -> Option<()> {
+        let (bound, _) = self.shelved.range(..=self::bytes(id)).next_back()?;
+        let bound = *bound;
+        let mut entries = Vec::with_capacity(BLOCK);
+        for entry in bytes.chunks(ENTRY_BYTES) {
+            entries.push(Entry::decode(entry)?);
+        }
+        self.shelved.remove(&bound);
+        let used = 0;
+        self.here.insert(bound, Block { entries, used });
+        Some(())
+    }
+
+    /// Notes that an event asked for the command's block.
+    pub(super) fn used(&mut self, id: CommandId, position: u64) {
+        if let Some(block) = self.block_mut(id) {
+            block.used = position;
+        }
+    }
+
+    /// Lets go of the block that was not asked for longest, to be put at this place.
+    pub(super) fn put_away(&mut self, place: u64) -> Option<Vec<u8>> {
+        let oldest = self.here.iter().min_by_key(|(_, block)| block.used)?;
+        let bound = *oldest.0;
+        let block = self.here.remove(&bound)?;
+        let bytes = block.entries.iter().flat_map(Entry::encode).collect();
+        let away = Shelf {
+            place,
+            bytes: block.entries.len() * ENTRY_BYTES,
+        };
+        self.shelved.insert(bound, away);
+        Some(bytes)
+    }
+}
+
+fn bytes(id: CommandId) -> Id {
+    id.uuid().into_bytes()
+}
+
+impl Block {
+    /// Where the command is, or would be.
+    fn find(&self, id: CommandId) -> Result<usize, usize> {
+        let id = bytes(id);
+        self.entries.binary_search_by(|entry| entry.id.cmp(&id))
+    }
+}
+
+impl Entry {
+    fn encode(&self) -> [u8; ENTRY_BYTES] {
+        let mut bytes = [0; ENTRY_BYTES];
+        let end = Outcome::ALL.iter().position(|end| *end == self.end);
+        let end = end.and_then(|end| u8::try_from(end).ok());
+        let fields = self
+            .id
+            .into_iter()
+            .chain(self.node.to_be_bytes())
+            .chain(self.seq.to_be_bytes())
+            .chain(self.version.to_be_bytes())
+            .chain(self.kind.to_be_bytes())
+            .chain([end.unwrap_or(u8::MAX), self.flags]);
+        for (byte, field) in bytes.iter_mut().zip(fields) {
+            *byte = field;
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let (node, rest) = rest.split_first_chunk()?;
+        let (seq, rest) = rest.split_first_chunk()?;
+        let (version, rest) = rest.split_first_chunk()?;
+        let (kind, rest) = rest.split_first_chunk()?;
+        let [end, flags] = rest else {
+            return None;
+        };
+        Some(Self {
+            id: *id,
+            node: u32::from_be_bytes(*node),
+            seq: u32::from_be_bytes(*seq),
+            version: u16::from_be_bytes(*version),
+            kind: u16::from_be_bytes(*kind),
+            end: *Outcome::ALL.get(usize::from(*end))?,
+            flags: *flags,
+        })
     }
 }
 
@@ -212,6 +334,11 @@ mod tests {
         CommandId::from_uuid(Uuid::from_u128(u128::from(number)))
     }
 
+    fn capacity(ended: &Ended) -> usize {
+        let blocks = ended.here.values();
+        blocks.map(|block| block.entries.capacity()).sum()
+    }
+
     #[test]
     fn u2_an_ended_command_is_32_bytes_and_comes_back_as_it_was() {
         assert_eq!(size_of::<Entry>(), 32);
@@ -224,14 +351,14 @@ mod tests {
             }
             assert_eq!(ended.count(), 8_192);
             assert_eq!(ended.end(id(8_192)), None);
-            let capacity: usize = ended.blocks.iter().map(Vec::capacity).sum();
+            let capacity = capacity(&ended);
             assert!(capacity <= 2 * 8_192 + BLOCK, "{capacity}");
             for number in 0..8_192 {
                 assert_eq!(ended.end(id(number)), Some(Outcome::Failed));
                 assert_eq!(ended.take(id(number)), Some(command(number)));
                 assert_eq!(ended.take(id(number)), None);
             }
-            assert_eq!((ended.count(), ended.blocks.len()), (0, 0));
+            assert_eq!(ended.count(), 0);
         }
     }
 
@@ -242,7 +369,7 @@ mod tests {
         for number in (0..100_000_u64).map(|n| n / 64 * 64 + (n * 13) % 64) {
             ended.keep(id(number), &command(number));
         }
-        let capacity: usize = ended.blocks.iter().map(Vec::capacity).sum();
+        let capacity = capacity(&ended);
         assert!(capacity * 32 < 100_000 * 40, "{capacity}");
     }
 

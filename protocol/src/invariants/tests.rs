@@ -1,4 +1,5 @@
 mod attested;
+mod shelf;
 
 use ed25519_dalek::SigningKey;
 
@@ -46,6 +47,64 @@ fn key(number: u8) -> SigningKey {
     SigningKey::from_bytes(&[number; 32])
 }
 
+fn registered() -> NodeRegistered {
+    NodeRegistered {
+        labels: BTreeMap::new(),
+        name: "n".to_owned(),
+        role: Role::Node,
+    }
+}
+
+fn opened(epoch: u64) -> NodeSessionOpened {
+    NodeSessionOpened {
+        agent_version: "1".to_owned(),
+        applied_generation: 0,
+        boot_id: "boot".to_owned(),
+        epoch,
+        gateway: "gw".to_owned(),
+        gateway_lease: None,
+        journal_id: JournalId::new(NOW, [3; 10]),
+        journal_lost: None,
+        role: Role::Node,
+        seq_lifted: None,
+    }
+}
+
+fn queued(seq: u64) -> CommandQueued {
+    CommandQueued {
+        signed: None,
+        attested: false,
+        batch_id: None,
+        batch_inclusion: None,
+        bundle_key: None,
+        destructive: false,
+        held: false,
+        idempotency_key: format!("key-{seq}"),
+        kind: "logs.collect".to_owned(),
+        kind_version: 1,
+        lane: Lane::Bulk,
+        min_generation: None,
+        node_id: node(),
+        not_after: later(100),
+        not_before: None,
+        payload: vec![0x80],
+        retry_safe: true,
+        self_terminating: false,
+        seq,
+        timeout_seconds: 10,
+    }
+}
+
+fn dispatched(seq: u64, epoch: u64) -> CommandDispatched {
+    CommandDispatched {
+        attempt: 1,
+        epoch,
+        kind: "logs.collect".to_owned(),
+        node_id: node(),
+        seq,
+    }
+}
+
 impl Log {
     /// A node with an open session of epoch 1.
     fn new() -> Self {
@@ -57,12 +116,7 @@ impl Log {
             actor: Actor::sweeper(),
             broken: Vec::new(),
         };
-        let registered = NodeRegistered {
-            labels: BTreeMap::new(),
-            name: "n".to_owned(),
-            role: Role::Node,
-        };
-        log.on_node(registered);
+        log.on_node(registered());
         log.open(1);
         assert_eq!(log.broken, []);
         log
@@ -90,18 +144,7 @@ impl Log {
     }
 
     fn open(&mut self, epoch: u64) {
-        self.on_node(NodeSessionOpened {
-            agent_version: "1".to_owned(),
-            applied_generation: 0,
-            boot_id: "boot".to_owned(),
-            epoch,
-            gateway: "gw".to_owned(),
-            gateway_lease: None,
-            journal_id: JournalId::new(NOW, [3; 10]),
-            journal_lost: None,
-            role: Role::Node,
-            seq_lifted: None,
-        });
+        self.on_node(opened(epoch));
     }
 
     /// A batch that needs so many approvals, with the proof of its only leaf.
@@ -171,41 +214,13 @@ impl Log {
     }
 
     fn queue(&mut self, seq: u64, change: impl FnOnce(&mut CommandQueued)) {
-        let mut queued = CommandQueued {
-            signed: None,
-            attested: false,
-            batch_id: None,
-            batch_inclusion: None,
-            bundle_key: None,
-            destructive: false,
-            held: false,
-            idempotency_key: format!("key-{seq}"),
-            kind: "logs.collect".to_owned(),
-            kind_version: 1,
-            lane: Lane::Bulk,
-            min_generation: None,
-            node_id: node(),
-            not_after: later(100),
-            not_before: None,
-            payload: vec![0x80],
-            retry_safe: true,
-            self_terminating: false,
-            seq,
-            timeout_seconds: 10,
-        };
+        let mut queued = queued(seq);
         change(&mut queued);
         self.event(Stream::Command(command(seq)), queued.into());
     }
 
     fn dispatch(&mut self, seq: u64, epoch: u64) {
-        let dispatched = CommandDispatched {
-            attempt: 1,
-            epoch,
-            kind: "logs.collect".to_owned(),
-            node_id: node(),
-            seq,
-        };
-        self.event(Stream::Command(command(seq)), dispatched.into());
+        self.event(Stream::Command(command(seq)), dispatched(seq, epoch).into());
     }
 
     fn settle(&mut self, seq: u64, outcome: Outcome, reason: &str, epoch: Option<u64>) {
@@ -317,12 +332,7 @@ fn k3_what_a_look_could_not_see_takes_no_credit_from_it() {
     let mut log = Log::new();
     log.checker = Checker::new(5_000_000);
     (log.position, log.versions) = (0, BTreeMap::new());
-    let registered = NodeRegistered {
-        labels: BTreeMap::new(),
-        name: "n".to_owned(),
-        role: Role::Node,
-    };
-    log.on_node(registered);
+    log.on_node(registered());
     log.open(1);
     for seq in 1..=3 {
         log.queue(seq, |_| {});
