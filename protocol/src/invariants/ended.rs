@@ -51,7 +51,7 @@ pub(super) struct Ended {
 }
 
 /// Entries in order.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Block {
     entries: Vec<Entry>,
     /// The event that asked for it last, where there is a shelf.
@@ -132,6 +132,7 @@ impl Ended {
 
     /// Gives a command back, as far as the rules ask of one that has ended.
     pub(super) fn take(&mut self, id: CommandId) -> Option<Tracked> {
+        let id = bytes(id);
         let block = self.block_mut(id)?;
         let place = block.find(id).ok()?;
         // The block stays, also when it is empty: the command comes back to it.
@@ -159,28 +160,28 @@ impl Ended {
 
     /// How a command ended, if it is one of these, and here.
     pub(super) fn end(&self, id: CommandId) -> Option<Outcome> {
-        let (_, block) = self.here.range(..=bytes(id)).next_back()?;
+        let id = bytes(id);
+        let (_, block) = self.here.range(..=id).next_back()?;
         let place = block.find(id).ok()?;
         Some(block.entries.get(place)?.end)
     }
 
     /// The block that the command is in, or would be, if that is here.
-    fn block_mut(&mut self, id: CommandId) -> Option<&mut Block> {
-        let (_, block) = self.here.range_mut(..=bytes(id)).next_back()?;
+    fn block_mut(&mut self, id: Id) -> Option<&mut Block> {
+        let (_, block) = self.here.range_mut(..=id).next_back()?;
         Some(block)
     }
 
     fn insert(&mut self, entry: Entry) {
         self.count += 1;
-        let id = CommandId::from_uuid(uuid::Uuid::from_bytes(entry.id));
-        let Some(block) = self.block_mut(id) else {
+        let Some(block) = self.block_mut(entry.id) else {
             let mut entries = Vec::with_capacity(BLOCK);
             entries.push(entry);
             let used = 0;
             self.here.insert([0; 16], Block { entries, used });
             return;
         };
-        let (Err(place) | Ok(place)) = block.find(id);
+        let (Err(place) | Ok(place)) = block.find(entry.id);
         if block.entries.len() < BLOCK {
             block.entries.insert(place, entry);
             return;
@@ -217,11 +218,11 @@ impl Ended {
     }
 
     /// Takes back the block that [`Self::shelf`] told of. `None`: these are not the bytes of one.
-    pub(super) fn take_back(&mut self, id: CommandId, bytes: &[u8]) -> Option<()> {
-        let (bound, _) = self.shelved.range(..=self::bytes(id)).next_back()?;
+    pub(super) fn take_back(&mut self, id: CommandId, block: &[u8]) -> Option<()> {
+        let (bound, _) = self.shelved.range(..=bytes(id)).next_back()?;
         let bound = *bound;
         let mut entries = Vec::with_capacity(BLOCK);
-        for entry in bytes.chunks(ENTRY_BYTES) {
+        for entry in block.chunks(ENTRY_BYTES) {
             entries.push(Entry::decode(entry)?);
         }
         self.shelved.remove(&bound);
@@ -232,7 +233,7 @@ impl Ended {
 
     /// Notes that an event asked for the command's block.
     pub(super) fn used(&mut self, id: CommandId, position: u64) {
-        if let Some(block) = self.block_mut(id) {
+        if let Some(block) = self.block_mut(bytes(id)) {
             block.used = position;
         }
     }
@@ -242,13 +243,13 @@ impl Ended {
         let oldest = self.here.iter().min_by_key(|(_, block)| block.used)?;
         let bound = *oldest.0;
         let block = self.here.remove(&bound)?;
-        let bytes = block.entries.iter().flat_map(Entry::encode).collect();
-        let away = Shelf {
-            place,
-            bytes: block.entries.len() * ENTRY_BYTES,
-        };
-        self.shelved.insert(bound, away);
-        Some(bytes)
+        let mut encoded = Vec::with_capacity(BLOCK_BYTES);
+        for entry in &block.entries {
+            entry.encode(&mut encoded);
+        }
+        let bytes = encoded.len();
+        self.shelved.insert(bound, Shelf { place, bytes });
+        Some(encoded)
     }
 }
 
@@ -258,29 +259,22 @@ fn bytes(id: CommandId) -> Id {
 
 impl Block {
     /// Where the command is, or would be.
-    fn find(&self, id: CommandId) -> Result<usize, usize> {
-        let id = bytes(id);
+    fn find(&self, id: Id) -> Result<usize, usize> {
         self.entries.binary_search_by(|entry| entry.id.cmp(&id))
     }
 }
 
 impl Entry {
-    fn encode(&self) -> [u8; ENTRY_BYTES] {
-        let mut bytes = [0; ENTRY_BYTES];
+    /// Appends its [`ENTRY_BYTES`].
+    fn encode(&self, to: &mut Vec<u8>) {
         let end = Outcome::ALL.iter().position(|end| *end == self.end);
         let end = end.and_then(|end| u8::try_from(end).ok());
-        let fields = self
-            .id
-            .into_iter()
-            .chain(self.node.to_be_bytes())
-            .chain(self.seq.to_be_bytes())
-            .chain(self.version.to_be_bytes())
-            .chain(self.kind.to_be_bytes())
-            .chain([end.unwrap_or(u8::MAX), self.flags]);
-        for (byte, field) in bytes.iter_mut().zip(fields) {
-            *byte = field;
-        }
-        bytes
+        to.extend(self.id);
+        to.extend(self.node.to_be_bytes());
+        to.extend(self.seq.to_be_bytes());
+        to.extend(self.version.to_be_bytes());
+        to.extend(self.kind.to_be_bytes());
+        to.extend([end.unwrap_or(u8::MAX), self.flags]);
     }
 
     fn decode(bytes: &[u8]) -> Option<Self> {
@@ -359,6 +353,7 @@ mod tests {
                 assert_eq!(ended.take(id(number)), None);
             }
             assert_eq!(ended.count(), 0);
+            assert!(ended.here.values().all(|block| block.entries.is_empty()));
         }
     }
 
